@@ -1,4 +1,4 @@
-"""What lies on disk of a checkpoint or a format. Files are opened here, and understood in ``formats``, which does no I/O."""
+"""Load formats and checkpoint files from disk. Parsing them is left to ``formats``, which does no I/O."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from patchbay.formats.checkpoint.user_format import user_format
 from patchbay.formats.spec import Format
 
 _FILES = ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json")
-"""The files looked for in a folder, in order of precedence."""
+"""Files read in a folder, in order of precedence."""
 
 _MAX_BYTES = 64 * 1024 * 1024
 """Maximum size of a tokenizer's file: larger ones are weights, named by mistake."""
 
 
 def load_format(path: str | os.PathLike[str]) -> Format:
-    """The format in a file: one's own (``.toml``), or the one that a checkpoint's file or folder declares or shows.
+    """Load the format in a file: a user's own (``.toml``), or the one that a checkpoint's file or folder declares or shows.
 
-    It goes wherever a format's name does: ``parse(text, format=load_format("acme.toml"))``. Raises ConfigurationError.
+    Use it in place of a format's name: ``parse(text, format=load_format("acme.toml"))``. Raises ConfigurationError.
     """
     path = Path(path)
     if path.suffix == ".toml":
@@ -44,10 +44,11 @@ def load_format(path: str | os.PathLike[str]) -> Format:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The tokenizer configuration in a file or a checkpoint's folder. Raises ConfigurationError.
+    """Read the tokenizer configuration in a file or a checkpoint's folder. Raises ConfigurationError.
 
-    A file may be ``tokenizer_config.json``, ``tokenizer.json``, ``chat_template.json`` or a template alone (``.jinja``). In a
-    folder they are put together.
+    A file may be ``tokenizer_config.json``, ``tokenizer.json``, ``chat_template.json`` or a template alone (``.jinja``). Those in
+    a
+    folder are merged.
     """
     if not path.is_dir():
         return _read(path)
@@ -61,7 +62,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises ConfigurationError."""
+    """Read a file's text. Raises ConfigurationError."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigurationError(f"{path} is too large for a tokenizer's file.")

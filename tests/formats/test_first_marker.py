@@ -65,7 +65,9 @@ def test_prefilled_beginning_reaches_its_reader(monkeypatch: pytest.MonkeyPatch)
 def test_prefilled_message_starts_are_listed() -> None:
     rows = {row.name: channel for row in FORMATS.values() for channel in row.channels}
     assert len(rows) > 3
-    assert [] == [name for name, row in rows.items() if (row.implied is not None) != bool(row.implied_words or row.implied_name)]
+    assert [] == [
+        name for name, row in rows.items() if (row.may_be_implied is not None) != bool(row.implied_words or row.implied_name)
+    ]
 
 
 def test_call_detection_depends_on_lines_and_not_on_pieces() -> None:

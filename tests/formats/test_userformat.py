@@ -165,6 +165,6 @@ def test_documented_files_are_valid() -> None:
 def test_the_documentation_names_every_field() -> None:
     text = PAGE.read_text(encoding="utf-8")
     source = (Path(__file__).parents[2] / "src/patchbay/formats/checkpoint/user_format.py").read_text(encoding="utf-8")
-    taken = set(re.findall(r"""(?:declared|_marks|_spelled|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
+    taken = set(re.findall(r"""(?:declared|_markers|_tag_pattern|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
     assert {"open", "separators", "parameter_end", "anywhere"} <= taken
     assert [] == sorted(key for key in taken if f"`{key}`" not in text and f"`{key} = " not in text)

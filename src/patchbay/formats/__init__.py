@@ -1,10 +1,12 @@
-"""Text to calls and calls to text. No I/O and no clock in here.
+"""Parse model text into calls, and render calls as model text. No I/O, no clock.
 
-``parser`` is the entry point, and a row of ``catalog`` what it knows of a format. ``scanner`` finds markers in a growing text;
-``envelopes``, ``reasoning``, ``channels``, ``fences`` and ``implicit`` read what they open, or what stands there without any;
-``codecs`` and ``values`` read a call and what is in it. ``checkpoint`` has formats that a checkpoint or a user declares.
-``render`` writes: ``contract`` has the instructions for a model, and how its history is shown to it. ``blocks`` are pieces
-for pipelines of one's own.
+Reading: ``parser`` is the entry point; ``catalog`` has one row of data per format. ``scanner`` finds markers in a growing text.
+``envelopes``, ``reasoning``, ``channels``, ``fences`` and ``implicit`` read what a marker opens, or calls without markers.
+``codecs`` read one call in one notation, ``values`` its arguments. ``checkpoint`` has formats declared by a checkpoint or a
+user.
+
+Writing: ``render`` has a writer per format, ``contract`` the instructions for a model. ``blocks`` has helpers for users' own
+pipelines.
 """
 
 from patchbay.formats.blocks import FencedBlock, extract_fenced_blocks, extract_reasoning, parse_json

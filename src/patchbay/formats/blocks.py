@@ -1,4 +1,4 @@
-"""Building blocks for pipelines of one's own: fences, reasoning, lenient JSON, of a whole text. The parser does not use them."""
+"""Building blocks for users' own pipelines on whole texts: fences, reasoning, lenient JSON. The parser does not use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPENER = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class FencedBlock:
-    """One fenced block. ``start`` and ``end`` are the places in the text of its opener's line and behind its closer."""
+    """One fenced block. ``start`` and ``end`` delimit it in the text, from its opener's line to behind its closer."""
 
     info: str
     content: str
@@ -24,7 +24,7 @@ class FencedBlock:
 
 
 def extract_fenced_blocks(text: str) -> list[FencedBlock]:
-    """The fenced blocks of a text, as CommonMark has them; one that is never closed runs to the end."""
+    """Return the fenced blocks of a text by CommonMark's rules; a block that is never closed runs to the end."""
     blocks = []
     position = 0
     while opener := _OPENER.search(text, position):
@@ -41,18 +41,18 @@ def extract_fenced_blocks(text: str) -> list[FencedBlock]:
 def extract_reasoning(text: str, *, reasoning_tag: str = "think") -> tuple[str | None, str]:
     """Split ``<tag>…</tag>`` pairs out of a text: (reasoning or None, the rest). An opener without a closer stays in the rest."""
     opener, closer = f"<{reasoning_tag}>", f"</{reasoning_tag}>"
-    reasoning_markers, rest, position = [], [], 0
+    found, rest, position = [], [], 0
     while (start := text.find(opener, position)) >= 0:
         end = text.find(closer, start + len(opener))
         if end < 0:
             break
-        reasoning_markers.append(text[start + len(opener) : end].strip())
+        found.append(text[start + len(opener) : end].strip())
         rest.append(text[position:start])
         position = end + len(closer)
-    if not reasoning_markers:
+    if not found:
         return None, text
     rest.append(text[position:])
-    return "\n\n".join(filter(None, reasoning_markers)) or None, "".join(rest).strip()
+    return "\n\n".join(filter(None, found)) or None, "".join(rest).strip()
 
 
 def parse_json(text: str) -> Any:

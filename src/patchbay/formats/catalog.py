@@ -1,6 +1,6 @@
-"""All known formats: a row for each way of writing calls, and how a format is found by its name.
+"""All known formats: a row of data for each, and lookup by name.
 
-A further format is one row here. Prose and fences of code are no format: they are read whatever the calls are written in.
+A new format is one row here. Prose and code fences are not formats: they are read with any format.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from patchbay.formats.values.tool_names import ToolRules
 
 
 def tags(*names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The openers and the closers of tags with these names: ``<name>``, ``</name>``."""
+    """Return the openers and the closers of tags with these names: ``<name>``, ``</name>``."""
     return tuple(f"<{name}>" for name in names), tuple(f"</{name}>" for name in names)
 
 
-# What many families share: the usual reasoning markers, and the special tokens of the usual chat templates.
+# Shared by many families: the usual reasoning markers, and the special tokens of the usual chat templates.
 
 THINK = ReasoningMarkers(*tags("think"))
 TOOL_CALL = Wrapper(*tags("tool_call"))
@@ -62,10 +62,10 @@ TURNS = (
 """Tokens that begin and end a turn."""
 
 
-# Openers of calls that are tags: they begin the call itself, and are read where the wrapper around them was left out.
+# Openers that are part of the call itself: they are read even if the wrapper around them was left out.
 
 _WHOLE_OPENER = 64
-"""More than an opener has characters: all of it belongs to the call."""
+"""Longer than any opener: the whole opener belongs to the call."""
 
 FUNCTION = Wrapper(
     ("<function=", "<function =", "< function=", "< function =", "<function name=", "<function\u0120name=", "<functionname="),
@@ -76,16 +76,16 @@ INVOKE = Wrapper(("<invoke name=", "<invoke>"), ("</invoke>",), body_prefix_len=
 
 
 def opening(*openers: str, closers: tuple[str, ...]) -> Wrapper:
-    """A family's own spelling of a call's opener."""
+    """Return a wrapper for a family's own spelling of a call's opener."""
     return Wrapper(openers, closers, body_prefix_len=_WHOLE_OPENER)
 
 
 INTERPRETERS = ("python", "code_interpreter", "ipython")
-"""The names under which a tool that runs code is offered."""
+"""Usual names of tools that run code."""
 
 
 def _llama_name(header: str) -> str:
-    """The name of a built-in tool, which is called as an object's method: ``brave_search.call(query="…")``."""
+    """Return the name of a built-in tool, which is called as an object's method: ``brave_search.call(query="…")``."""
     return last_part(header).removesuffix(".call")
 
 
@@ -95,13 +95,13 @@ PYTHON_TAG = Wrapper(("<|python_tag|>",), name=_llama_name, code_tools=INTERPRET
 PIPED = Wrapper(("<|tool_call|>",), ("<|/tool_call|>",))
 """Granite 3.0 leaves the closer out, Phi-4-mini writes it, and others mix its markers with the plain ones."""
 GLAIVE = Wrapper(("<functioncall>", "<function>"), ("</functioncall>", "</function>"))
-"""What Glaive's training data writes, and models that had some of it."""
+"""As in Glaive's training data, and from models trained on it."""
 SERVED_HISTORY = Wrapper(("[Calling tool: ",), closing_char="]")
-"""How some servers write earlier calls into the prompt; models go on in the same way."""
+"""As some servers write earlier calls into the prompt; models continue in the same way."""
 
 
 _LIST_WRAPPERS = (TOOL_CALLS, TOOL_CALL)
-"""Which of the two a model was trained on, it mixes up with the other."""
+"""Models confuse the one they were trained on with the other."""
 
 
 _FUNCTOOLS = Wrapper(("functools[", "functools ["), body_prefix_len=1)
@@ -127,7 +127,7 @@ _GAPS = ("▁", "_", " ", "\\_")
 
 
 def _deepseek_token(*words: str) -> tuple[str, ...]:
-    """The spellings of ``<｜tool▁call▁begin｜>``, given its words."""
+    """Return the spellings of ``<｜tool▁call▁begin｜>``, given its words."""
     return tuple(f"<{pipe}{gap.join(words)}{pipe}>" for pipe, gap in product(_PIPES, _GAPS))
 
 
@@ -138,7 +138,7 @@ _DEEPSEEK_CALL = Wrapper(
 _ECHOES = AnswerMarkers(
     ("<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>"), ("<｜tool▁output▁end｜>", "<｜tool▁outputs▁end｜>"), special=True
 )
-"""Around what a model repeats of a tool's output."""
+"""Around a tool's output that a model repeats."""
 
 
 _STEP_SEPARATORS = _deepseek_token("tool", "sep")
@@ -148,19 +148,19 @@ _KIMI_INDEX = re.compile(r":\d{1,9}$")
 
 
 def _kimi_name(header: str) -> str:
-    """The name in ``functions.get_weather:0``."""
+    """Return the name in ``functions.get_weather:0``."""
     return _KIMI_INDEX.sub("", last_part(header)).removeprefix("functions.")
 
 
 def _kimi_body(header: Header) -> Body | None:
-    """What an element of K3's holds."""
+    """Return the body of one of K3's elements."""
     tag = header.text(OPEN) or header.text(CLOSE)
     name = tag.strip().partition(" ")[0]
     if not header.has(OPEN):
-        return Body(Kind.NOTHING) if name in _KIMI_ELEMENTS or not header.begin else None
+        return Body(Kind.NOTHING) if name in _KIMI_ELEMENTS or not header.body_start else None
     if name == "call":
         return Body(Kind.NAMED, attributes(tag).get("tool", ""))
-    return Body(_KIMI_ELEMENTS.get(name, Kind.NOTHING)) if name in _KIMI_ELEMENTS or not header.begin else None
+    return Body(_KIMI_ELEMENTS.get(name, Kind.NOTHING)) if name in _KIMI_ELEMENTS or not header.body_start else None
 
 
 _KIMI_ELEMENTS = {
@@ -185,7 +185,7 @@ _DSML_WORDS = ("function_calls", "tool_calls", "calls", "toolcalls", "tool_call"
 
 
 def _dsml_wrappers(name: str) -> tuple[Wrapper, ...]:
-    """The wrappers of the markup ``name``, and what is left of them without their token."""
+    """Return the wrappers of the markup ``name``, including what is left of them without their token."""
     tokens = tuple(pipe + name + pipe + blank for pipe, blank in product("｜|", ("", " ")))
     stripped = ("function_calls", " function_calls", "tool_calls", " tool_calls", " calls")
     words = (*(token + word for token, word in product(tokens, _DSML_WORDS)), *stripped)
@@ -228,7 +228,7 @@ _HARMONY_IMPLIED_WORDS = ("assistant", "analysis", "commentary", "final", "json"
 
 def _harmony_body(header: Header) -> Body:
     known = header.has("<|channel|>", "<|constrain|>")
-    texts = [text for _, text in header.pieces]
+    texts = [text for _, text in header.parts]
     role = _HARMONY_ROLE.match(header.text("<|start|>"))
     if role and role.group(1).partition(".")[0] in _HARMONY_FOREIGN:
         return Body(Kind.FOREIGN, doubtful=not known)
@@ -244,7 +244,7 @@ def _harmony_body(header: Header) -> Body:
 
 
 def _harmony_implied(text: str, _rules: ToolRules) -> bool:
-    """True if a text is, or may become, words of a header whose start stands in the prompt."""
+    """True if a text is, or may become, words of a header whose start is in the prompt."""
     rest = text[_end(_HARMONY_IMPLIED, text) :]
     return not rest or any(word.startswith(rest) for word in _HARMONY_IMPLIED_WORDS)
 
@@ -257,12 +257,12 @@ def _end(pattern: re.Pattern[str], text: str) -> int:
 _HARMONY_CHANNELS = Channels(
     _harmony_body,
     starts=("<|start|>", "<|channel|>"),
-    divides=("<|channel|>", "<|constrain|>"),
-    alone=("<|message|>",),
+    dividers=("<|channel|>", "<|constrain|>"),
+    headerless_starts=("<|message|>",),
     ends=("<|end|>", "<|call|>", "<|return|>"),
-    implied=_harmony_implied,
+    may_be_implied=_harmony_implied,
     implied_words=_HARMONY_IMPLIED_WORDS,
-    words=lambda text: _end(_HARMONY_WORDS, text),
+    header_words=lambda text: _end(_HARMONY_WORDS, text),
 )
 _ANALYSIS = ReasoningMarkers(("<|channel|>analysis<|message|>",), ("<|end|>",), special=True, alone=False)
 
@@ -299,7 +299,7 @@ def _inkling_body(header: Header) -> Body:
     if header.has(*_INKLING_FOREIGN):
         return Body(Kind.FOREIGN)
     name = header.text(_INKLING_MODEL, "").strip()
-    return Body(_INKLING_KINDS.get(header.begin) or (Kind.CALLS if name else Kind.CONTENT), name)
+    return Body(_INKLING_KINDS.get(header.body_start) or (Kind.CALLS if name else Kind.CONTENT), name)
 
 
 def _inkling_implied(text: str, rules: ToolRules) -> bool:
@@ -323,7 +323,7 @@ def _functionary_names(text: str, rules: ToolRules) -> bool:
 
 
 def _functionary_opens(text: str, rules: ToolRules) -> bool:
-    """The same for what a reply begins with, where the prompt holds the marker: any word would be a name if no tool is known."""
+    """The same for the start of a reply, where the prompt has the marker: if no tool is known, any word could be a name."""
     return text == text.strip() and (_TO_ALL.startswith(text) or rules.begins_name(text))
 
 
@@ -369,12 +369,12 @@ def _format(
     tokens: tuple[str, ...] = (),
     **options: Any,
 ) -> Format:
-    """A row with the control tokens of the usual chat templates and ``tokens``, and the usual tags around reasoning."""
+    """Return a row with the control tokens of the usual chat templates and ``tokens``, and the usual reasoning tags."""
     return Format(name, families, reasoning_markers=reasoning_markers, control_tokens=(*TURNS, *tokens), **options)
 
 
 _explicit = partial(_format, implicit=False)
-"""A format whose calls always stand in its markers."""
+"""A format whose calls always have their markers."""
 
 
 FORMATS: dict[str, Format] = {
@@ -451,8 +451,8 @@ FORMATS: dict[str, Format] = {
             reasoning_markers=(ReasoningMarkers(("<|START_THINKING|>",), (_THINKING_ENDS,), special=True),),
             channels=(
                 Channels(
-                    lambda header: Body(_COHERE_KINDS[header.begin]),
-                    alone=tuple(_COHERE_KINDS),
+                    lambda header: Body(_COHERE_KINDS[header.body_start]),
+                    headerless_starts=tuple(_COHERE_KINDS),
                     ends=("<|END_RESPONSE|>", "<|END_TEXT|>"),
                     reasoning_ends=(_THINKING_ENDS,),
                     stops=("<|START_ACTION|>",),
@@ -560,7 +560,7 @@ FORMATS: dict[str, Format] = {
             "kimi_k3",
             ("Kimi K3",),
             reasoning_markers=(ReasoningMarkers((f"{OPEN}think{SEP}",), (_KIMI_THINK_END,), special=True),),
-            channels=(Channels(_kimi_body, starts=(OPEN, CLOSE), begins=(SEP,), reasoning_ends=(_KIMI_THINK_END,)),),
+            channels=(Channels(_kimi_body, starts=(OPEN, CLOSE), body_starts=(SEP,), reasoning_ends=(_KIMI_THINK_END,)),),
             tokens=("<|end_of_msg|>",),
         ),
         # PLaMo 3: every part of a call between tokens of its own.
@@ -674,10 +674,10 @@ FORMATS: dict[str, Format] = {
                 Channels(
                     _muse_body,
                     starts=("<|start|>",),
-                    begins=("<|message|>",),
+                    body_starts=("<|message|>",),
                     ends=("<|eom|>", "<|eot|>"),
                     noise_markers=("<atem:function_calls>", "</atem:function_calls>"),
-                    implied=_harmony_implied,
+                    may_be_implied=_harmony_implied,
                     implied_words=_HARMONY_IMPLIED_WORDS,
                 ),
             ),
@@ -691,11 +691,11 @@ FORMATS: dict[str, Format] = {
                 Channels(
                     _inkling_body,
                     starts=(_INKLING_MODEL, *_INKLING_FOREIGN),
-                    alone=tuple(_INKLING_KINDS),
+                    headerless_starts=tuple(_INKLING_KINDS),
                     ends=_INKLING_ENDS,
-                    implied=_inkling_implied,
+                    may_be_implied=_inkling_implied,
                     implied_name=True,
-                    words=lambda _text: 0,
+                    header_words=lambda _text: 0,
                 ),
             ),
         ),
@@ -717,10 +717,10 @@ FORMATS: dict[str, Format] = {
                 Channels(
                     _functionary_v2_body,
                     starts=("<|from|>",),
-                    divides=("<|recipient|>",),
-                    begins=("<|content|>",),
+                    dividers=("<|recipient|>",),
+                    body_starts=("<|content|>",),
                     ends=("<|stop|>",),
-                    implied=_functionary_first,
+                    may_be_implied=_functionary_first,
                     implied_words=(_TO_ALL,),
                     implied_name=True,
                 ),
@@ -743,10 +743,10 @@ FORMATS: dict[str, Format] = {
                 Channels(
                     _functionary_body,
                     starts=(">>>",),
-                    begins=("\n",),
+                    body_starts=("\n",),
                     ends=("<|eot_id|>", "<|eom_id|>"),
-                    fits=_functionary_names,
-                    implied=_functionary_opens,
+                    may_follow_start=_functionary_names,
+                    may_be_implied=_functionary_opens,
                     implied_words=(_TO_ALL,),
                     implied_name=True,
                     special=False,
@@ -834,7 +834,7 @@ FORMATS: dict[str, Format] = {
 
 
 def choose(format: str | Format) -> tuple[Format, ...]:  # noqa: A002 - the name the API fixes
-    """The formats to look for: one by its name or as a row of the caller's own, or for "auto" all that can be found in a text.
+    """Return the formats to look for: one by name, the caller's own Format, or for "auto" all that can be detected.
 
     Raises ConfigurationError.
     """
@@ -853,12 +853,12 @@ def _by_name(name: str) -> tuple[Format, ...]:
 
 
 def is_path(name: str) -> bool:
-    """True if what was given as a format's name is a file's: no format is called so."""
+    """True if the name given for a format is a file's; no format is named like that."""
     return name.startswith((".", "/", "~")) or name.endswith((".toml", ".json", ".jinja"))
 
 
 def unknown_format(name: object) -> NoReturn:
-    """Refuse what names no format: say what may have been meant. Raises ConfigurationError."""
+    """Raise ConfigurationError for an unknown format, with a suggestion."""
     if isinstance(name, os.PathLike):
         name = os.fspath(name)
     known = {_letters(each): each for each in ("auto", *FORMATS)}
@@ -881,16 +881,16 @@ def _letters(name: str) -> str:
 def markers(
     formats: tuple[Format, ...],
 ) -> tuple[tuple[Wrapper, ...], tuple[ReasoningMarkers, ...], tuple[AnswerMarkers, ...], tuple[str, ...]]:
-    """The wrappers, reasoning markers, frames and special tokens of some formats, each once; the first format's come first."""
+    """Return the wrappers, reasoning markers, answer markers and control tokens of some formats, without duplicates, in order."""
     return (
         tuple(dict.fromkeys(wrapper for row in formats for wrapper in row.wrappers)),
-        tuple(dict.fromkeys(thought for row in formats for thought in _thoughts(row))),
-        tuple(dict.fromkeys(frame for row in formats for frame in row.answer_markers)),
+        tuple(dict.fromkeys(reasoning for row in formats for reasoning in _reasoning_markers(row))),
+        tuple(dict.fromkeys(answer for row in formats for answer in row.answer_markers)),
         tuple(dict.fromkeys(token for row in formats for token in row.control_tokens)),
     )
 
 
-def _thoughts(row: Format) -> Iterator[ReasoningMarkers]:
-    """A format's reasoning markers. Where messages have headers, these open reasoning, and the closers are for the prompt's."""
-    for thought in row.reasoning_markers:
-        yield replace(thought, openers=()) if row.channels else thought
+def _reasoning_markers(row: Format) -> Iterator[ReasoningMarkers]:
+    """Yield a format's reasoning markers, without openers if its messages have headers: these open reasoning then."""
+    for reasoning in row.reasoning_markers:
+        yield replace(reasoning, openers=()) if row.channels else reasoning

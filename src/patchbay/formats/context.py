@@ -1,4 +1,4 @@
-"""The parts of a parser that its readers share: source, emitter, tool rules, JSON reader, fence labels."""
+"""What all readers of one text share: source, emitter, tool rules, JSON reader, fence lexer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of functools.cached_property
-    """A method whose value replaces it on the instance, without the lock of functools.cached_property before Python 3.12."""
+    """A method whose value replaces it on the instance; unlike functools.cached_property before Python 3.12, without a lock."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -25,13 +25,13 @@ class cached_attribute(Generic[T]):  # noqa: N801 - a decorator, in the place of
         self.__doc__ = make.__doc__
 
     def __get__(self, owner: Any, _kind: type | None = None) -> T:
-        """Compute the attribute; the instance's own value is found before this from now on."""
+        """Compute the value and store it on the instance, where it is found first from now on."""
         value = owner.__dict__[self._name] = self._make(owner)
         return value
 
 
 def forget_cached(*owners: object) -> None:
-    """Drop the values of these objects' cached attributes; one that is asked for again is computed again."""
+    """Delete the cached attributes of these objects; the next access computes them again."""
     for owner in owners:
         attributes, values = vars(type(owner)), vars(owner)
         for name in list(values):
@@ -40,13 +40,13 @@ def forget_cached(*owners: object) -> None:
 
 
 _LABEL = re.compile(r"[ \t]*[\w.-]*")
-LABEL_ROOM = 80
-"""How far a label is looked for."""
+MAX_LABEL = 80
+"""Maximum length of a label."""
 RUN = {"`": re.compile("`+"), "~": re.compile("~+")}
 
 
-def pass_label(source: Source) -> None:
-    """Read the label at ``pos``, as far as it came."""
+def skip_label(source: Source) -> None:
+    """Read the label at ``pos``, as far as it has arrived."""
     found = _LABEL.match(source.buf, source.pos)
     assert found is not None
     source.pos = found.end()
@@ -54,28 +54,28 @@ def pass_label(source: Source) -> None:
 
 @lru_cache(maxsize=64)
 def label_forms(tag: str) -> frozenset[str]:
-    """The spellings of a tag that count: any case, ``-`` or ``.`` for ``_``, with or without a final s."""
-    plain = _plain(tag)
+    """Return all accepted spellings of a tag: any case, ``-`` or ``.`` for ``_``, with or without a final s."""
+    plain = _normalized(tag)
     return frozenset({plain, plain + "s", plain.removesuffix("s")})
 
 
-def _plain(label: str) -> str:
+def _normalized(label: str) -> str:
     return label.lower().replace("-", "_").replace(".", "_")
 
 
-class FenceMarks:
-    """Reads runs and labels from ``source``. ``tag`` is the label of a block that holds calls."""
+class FenceLexer:
+    """Reads fence runs and labels from ``source``. ``tag`` is the label of blocks that hold calls."""
 
     def __init__(self, source: Source, tag: str) -> None:
         self.source = source
         self._labels = label_forms(tag)
 
     def is_tag(self, label: str) -> bool:
-        """True if a fence's label says that the block holds calls."""
-        return _plain(label) in self._labels
+        """True if this label marks a block of calls."""
+        return _normalized(label) in self._labels
 
     def run(self, char: str) -> Steps[int]:
-        """Read a run of fence characters; its length."""
+        """Read a run of fence characters; return its length."""
         source = self.source
         length = 0
         while True:
@@ -88,13 +88,13 @@ class FenceMarks:
             yield
 
     def peek_label(self) -> Steps[str]:
-        """The label after a run of fence characters; not read."""
+        """Return the label after a run of fence characters, without reading it."""
         source = self.source
-        size = yield from source.run(0, _LABEL, LABEL_ROOM)
+        size = yield from source.run(0, _LABEL, MAX_LABEL)
         return source.buf[source.pos : source.pos + size].lstrip(" \t")
 
     def is_opener(self) -> Steps[bool]:
-        """True if the label after the run at ``pos`` opens a block: the tag, or a word that is all of the line."""
+        """True if the label after the run at ``pos`` opens a block: it is the tag, or the only word of its line."""
         source = self.source
         label = yield from self.peek_label()
         if self.is_tag(label):
@@ -110,10 +110,12 @@ class FenceMarks:
 
 @dataclass(eq=False)
 class Context:
-    """What a format's reader is made from. ``tag`` is the contract's label, ``lenient`` lets blocks without it hold calls.
+    """The objects and options that readers of one text share.
 
-    ``ends``: the markers that end a value. ``named``: the text is known to be in the one format that is looked for.
-    ``reasoning``: it is emitted as such. ``drops``: calls of tools that were not offered are read and not emitted.
+    ``tag``: the contract's label. ``lenient``: blocks without the label may hold calls too. ``ends``: markers that end a value.
+    ``named``: the format was given, not detected. ``reasoning``: emit reasoning as reasoning events. ``drops``: read calls of
+    unknown
+    tools and emit nothing.
     """
 
     source: Source
@@ -128,23 +130,23 @@ class Context:
 
     @cached_attribute
     def calls(self) -> CallEmitter:
-        """Emits calls."""
+        """Emitter for calls."""
         offered = self.rules.offered
         return CallEmitter(self.emitter, (lambda name: offered(name) is None) if self.drops else None)
 
     @cached_attribute
     def json(self) -> JsonReader:
-        """The reader of JSON."""
+        """Reader for JSON values."""
         return JsonReader(self.source, self.emitter.note, self.ends)
 
     @cached_attribute
-    def fences(self) -> FenceMarks:
-        """The reader of fences' runs and labels."""
-        return FenceMarks(self.source, self.tag)
+    def fences(self) -> FenceLexer:
+        """Lexer for fence runs and labels."""
+        return FenceLexer(self.source, self.tag)
 
 
 class Reader:
-    """What readers use of a context. ``note`` records a repair."""
+    """Base class of readers: a context's parts as attributes. ``note`` records a repair."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

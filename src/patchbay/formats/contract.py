@@ -1,7 +1,7 @@
-"""Instructions about tools for a model without native tool calls, and what ``tool_choice`` demands in words.
+"""Instructions about tools for a model without native tool calls, and the demands of ``tool_choice`` as text.
 
-The text is a function of the tools and the options alone, so the same tools give the same bytes turn after turn and the
-upstream's prompt cache holds. Each family's layout is in ``render``.
+The text depends on the tools and options only, so the same tools give the same bytes turn after turn and the upstream's prompt
+cache holds. Each family's layout is in ``render``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ContractContext:
-    """What a ``template`` is given.
+    """Input of a ``template``.
 
-    ``rendered_tools`` is the list of the tools as the format shows it. ``format`` is the format's name ("fenced" for the
-    contract, whose labels are the two tags), ``example_call`` a call in it, of a tool that does not exist.
+    ``rendered_tools``: the list of tools in the format's layout. ``format``: the format's name ("fenced" for the contract, whose
+    labels
+    are the two tags). ``example_call``: a call of a tool that does not exist.
     """
 
     tools: Sequence[ToolSpec]
@@ -58,10 +59,11 @@ def render_contract(
     include_examples: bool = True,
     template: Template | None = None,
 ) -> str:
-    """The instructions that teach a format; ``template`` replaces them all.
+    """Render the instructions that teach a format; ``template`` replaces them all.
 
-    "auto", "fenced" and formats that only read teach the fenced contract, where the tags label the blocks. Raises
-    InvalidRequestError for bad tools, ConfigurationError for an unknown format.
+    "auto", "fenced" and formats without a writer teach the fenced contract, whose blocks the tags label. Raises
+    InvalidRequestError for
+    invalid tools, ConfigurationError for an unknown format.
     """
     specs = read_specs(list(tools))
     writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag)
@@ -72,7 +74,7 @@ def render_contract(
 
 
 def render_tool_choice(choice: Any, *, parallel: bool = True) -> str:
-    """What ``tool_choice`` demands, in a sentence, and ``parallel_tool_calls=False`` in another; "" where the model is free."""
+    """Render the demand of ``tool_choice`` as a sentence, and that of ``parallel_tool_calls=False`` as another; "" for none."""
     demand = _demand(choice)
     if parallel or choice == "none" or (isinstance(choice, Mapping) and choice.get("type") == "function"):
         return demand
@@ -101,7 +103,7 @@ def _demand(choice: Any) -> str:
 
 
 def allowed_names(allowed: Mapping[str, Any]) -> list[str]:
-    """The names in OpenAI's ``allowed_tools``; entries that name no function are passed over."""
+    """Return the names in OpenAI's ``allowed_tools``; entries that name no function are skipped."""
     names = []
     tools = allowed.get("tools")
     for tool in tools if isinstance(tools, list | tuple) else ():

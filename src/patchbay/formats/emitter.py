@@ -1,7 +1,7 @@
 """Turns what readers find into events and a reply, and decides what becomes of white space around markup.
 
-White space that ends in a line break is held back until it is known what follows: before a call or reasoning it is layout and
-dropped, before prose it is prose. A text without calls or reasoning comes out exactly as it came in.
+White space that ends in a line break is held back until the text that follows is known: before a call or reasoning it is layout
+and dropped, before prose it is prose. A text without calls or reasoning comes out unchanged.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from patchbay.types import IncompleteCall, Repair, Reply, ToolCall
 
 _MOST_REPAIRS = 1000
 _OPENS_QUOTE = re.compile(r"[\w:,(][ \t]+\"\Z")
-_QUOTE_ROOM = 4
-_CODE_ROOM = 1024
+_QUOTE_LOOKBEHIND = 4
+_CODE_LOOKBEHIND = 1024
 _LINE_END = re.compile("[\r\n]")
 _TICKS = re.compile("`+")
 LAYOUT = " \t\r\n>"
-"""What may stand between prose and markup; ``>`` is a blockquote's."""
+"""Characters that may stand between prose and markup; ``>`` belongs to a blockquote."""
 
 
 class Emitter:
-    """Collects events until ``flush()`` and the parts of the reply until ``reply()``."""
+    """Collects events until ``flush()``, and the parts of the reply until ``reply()``."""
 
     def __init__(self, source: Source, generate_id: Callable[[int], str]) -> None:
         self._source = source
         self._generate_id = generate_id
         self._events: list[Event] = []
-        self._run: list[str] = []  # prose of this flush, joined into one event
+        self._text_run: list[str] = []  # prose of this flush, joined into one event
         self.prose: list[str] = []
-        """The pieces of the answer's prose."""
+        """Pieces of the answer's prose."""
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
         self._cut: list[IncompleteCall] = []
@@ -45,71 +45,71 @@ class Emitter:
         self._call: tuple[int, str, str] | None = None  # index, id, name of the call being emitted
         self._arguments: list[str] = []
         self._pieces: list[str] = []
-        self._gap: list[str] = []
-        self._joint = ""  # the white space before a region, should prose follow it
+        self._held_space: list[str] = []
+        self._space_before_markup = ""  # needed again if prose follows the markup
         self._after_region = False
-        self._reasoning_gap: list[str] = []
+        self._held_reasoning_space: list[str] = []
         self._new_reasoning = True
-        self.blank = True
-        """The line so far holds nothing but layout."""
+        self.at_line_start = True
+        """The line so far has nothing but layout."""
         self.before_flush: Callable[[], None] | None = None
-        self.over = False
-        """The model's turn is over: what comes is a conversation that it invents, and no call in it is one."""
+        self.turn_ended = False
+        """The model's turn ended: what follows is a conversation that it invents, and calls in it do not count."""
         self.muted = False
-        """Text is only looked at, not emitted (it may have to be read again as something else)."""
+        """Look at text without emitting it (it may have to be read again as something else)."""
 
     # prose
 
     @property
-    def clear(self) -> bool:
-        """Nothing is held back."""
-        return not (self._gap or self._after_region or self.muted)
+    def nothing_held(self) -> bool:
+        """True if nothing is held back."""
+        return not (self._held_space or self._after_region or self.muted)
 
     @property
     def in_call(self) -> bool:
-        """A call is being emitted."""
+        """True while a call is being emitted."""
         return self._call is not None
 
     @property
     def has_text(self) -> bool:
-        """Some prose was emitted."""
+        """True if some prose was emitted."""
         return bool(self.prose)
 
     @property
     def has_calls(self) -> bool:
-        """A call was emitted."""
+        """True if a call was emitted."""
         return self._count > 0
 
     @property
     def calls(self) -> Sequence[ToolCall]:
-        """The calls that were emitted and are complete."""
+        """The complete calls so far."""
         return self._calls
 
     @property
     def after_markup(self) -> bool:
-        """Nothing but white space came since a call, or reasoning."""
+        """True if only white space came since a call or reasoning."""
         return self._after_region
 
     @property
-    def quoted(self) -> bool:
-        """The line so far is the mark of a blockquote."""
-        return self.blank and ">" in "".join(self._gap)
+    def in_blockquote(self) -> bool:
+        """True if the line so far is a blockquote's ``>``."""
+        return self.at_line_start and ">" in "".join(self._held_space)
 
     @property
-    def last(self) -> str:
-        """The last character of the prose, "" if it is white space or there is none."""
-        return self.prose[-1][-1] if self.prose and not self._gap and not self._after_region else ""
+    def last_char(self) -> str:
+        """The last character of the prose, "" if that is white space or there is none."""
+        return self.prose[-1][-1] if self.prose and not self._held_space and not self._after_region else ""
 
     @property
-    def opens_code(self) -> bool:
-        """The prose ends in what opens inline code or a quotation: a marker behind it is a word about the marker."""
-        if self.quoted:
+    def next_is_mention(self) -> bool:
+        """True if the prose ends in an opening backtick or quotation mark: a marker behind it is mentioned, not used."""
+        if self.in_blockquote:
             return True
-        if self.last == '"':
-            return _OPENS_QUOTE.search(self.tail(_QUOTE_ROOM)) is not None
-        if self.last != "`":
+        if self.last_char == '"':
+            return _OPENS_QUOTE.search(self.tail(_QUOTE_LOOKBEHIND)) is not None
+        if self.last_char != "`":
             return False
-        text = self.tail(_CODE_ROOM)
+        text = self.tail(_CODE_LOOKBEHIND)
         if not text.rstrip("`")[-1:].strip():
             return True  # behind white space they cannot close anything
         opened = ""
@@ -118,7 +118,7 @@ class Emitter:
         return bool(opened)
 
     def tail(self, size: int) -> str:
-        """The last characters of the prose, ``size`` at the most."""
+        """Return the last characters of the prose, at most ``size``."""
         pieces: list[str] = []
         for piece in reversed(self.prose):
             pieces.append(piece[-size:])
@@ -130,31 +130,31 @@ class Emitter:
     def _track(self, text: str) -> None:
         end = max(text.rfind("\n"), text.rfind("\r"))
         if end >= 0:
-            self.blank = not text[end + 1 :].strip(LAYOUT)
-        elif self.blank:
-            self.blank = not text.strip(LAYOUT)
+            self.at_line_start = not text[end + 1 :].strip(LAYOUT)
+        elif self.at_line_start:
+            self.at_line_start = not text.strip(LAYOUT)
 
     def text(self, text: str) -> None:
-        """Prose outside of fences."""
+        """Emit prose outside of fences."""
         if not text:
             return
         kept = len(text.rstrip(LAYOUT)) if text[-1] in LAYOUT else len(text)
         if self.muted:
             pass
-        elif not kept and (self.blank or self._after_region):
-            self._gap.append(text)
+        elif not kept and (self.at_line_start or self._after_region):
+            self._held_space.append(text)
         else:
             cut = _LINE_END.search(text, kept)
             if cut is None:
                 self._out(text)
             else:
                 self._out(text[: cut.start()])
-                self._gap.append(text[cut.start() :])
-        if self.blank or "\n" in text or "\r" in text:
+                self._held_space.append(text[cut.start() :])
+        if self.at_line_start or "\n" in text or "\r" in text:
             self._track(text)
 
     def verbatim(self, text: str) -> None:
-        """Prose whose white space is its own: what stands in a fence, or what turned out not to be a call."""
+        """Emit prose whose white space matters: in a fence, or in what turned out not to be a call."""
         if not text:
             return
         self._track(text)
@@ -162,7 +162,7 @@ class Emitter:
             self._out(text)
 
     def verbatim_event(self, text: str) -> TextDelta:
-        """A piece of what stands in a fence, as its event; only when ``clear``."""
+        """Return the event for a piece of text in a fence. Call only when ``nothing_held``."""
         self._track(text)
         self.prose.append(text)
         return TextDelta(text)
@@ -170,41 +170,41 @@ class Emitter:
     def _out(self, text: str) -> None:
         if self._after_region:
             # Empty lines after markup are layout, the indent of the next line is not.
-            text = "".join(self._gap) + text
-            self._gap.clear()
+            text = "".join(self._held_space) + text
+            self._held_space.clear()
             space = text[: len(text) - len(text.lstrip(" \t\r\n"))]
             line = space.rfind("\n") + 1 or len(space)
             gap, text = text[:line], text[line:]
-            if self.prose and (self._joint or gap):
-                text = (self._joint or gap) + text
+            if self.prose and (self._space_before_markup or gap):
+                text = (self._space_before_markup or gap) + text
             self._after_region = False
-            self._joint = ""
-        elif self._gap:
-            text = "".join(self._gap) + text
-            self._gap.clear()
+            self._space_before_markup = ""
+        elif self._held_space:
+            text = "".join(self._held_space) + text
+            self._held_space.clear()
         if text:
-            self._run.append(text)
+            self._text_run.append(text)
             self.prose.append(text)
 
     def markup(self) -> None:
-        """Markup stands here: what white space is held back before it was layout."""
+        """Record markup at this place: white space held back before it was layout, and is dropped."""
         if not self._after_region:
-            self._joint = "".join(self._gap).replace(">", "").rstrip(" \t")
-        self._gap.clear()
+            self._space_before_markup = "".join(self._held_space).replace(">", "").rstrip(" \t")
+        self._held_space.clear()
         self._after_region = True
-        self.blank = True
-        self._reasoning_gap.clear()
+        self.at_line_start = True
+        self._held_reasoning_space.clear()
         self._new_reasoning = True
 
     def begin_message(self) -> None:
-        """A further message of the answer: it begins on a line of its own."""
+        """Begin a further message of the answer, on a line of its own."""
         self.markup()
-        self._joint = self._joint or "\n"
+        self._space_before_markup = self._space_before_markup or "\n"
 
     # reasoning
 
     def reasoning(self, text: str) -> None:
-        """A piece of reasoning."""
+        """Emit a piece of reasoning."""
         self._track(text)
         if self.muted:
             return
@@ -217,40 +217,40 @@ class Emitter:
             self._new_reasoning = False
         kept = text.rstrip(" \t\r\n")
         if kept:
-            piece = "".join(self._reasoning_gap) + kept
-            self._reasoning_gap.clear()
+            piece = "".join(self._held_reasoning_space) + kept
+            self._held_reasoning_space.clear()
             self._flush_run()
             self._events.append(ReasoningDelta(piece))
             self._reasoning.append(piece)
         if len(kept) < len(text):
-            self._reasoning_gap.append(text[len(kept) :])
+            self._held_reasoning_space.append(text[len(kept) :])
 
     def end_reasoning(self) -> None:
-        """The reasoning is over; white space at its end goes away."""
-        self._reasoning_gap.clear()
+        """End the reasoning; white space at its end is dropped."""
+        self._held_reasoning_space.clear()
         self._new_reasoning = True
         self._after_region = True
-        self.blank = True
+        self.at_line_start = True
 
     def reclassify_as_reasoning(self) -> None:
-        """A closing marker came whose opener was in the prompt."""
-        if ">" in "".join(self._gap):
+        """Turn all prose so far into reasoning: a closing marker came whose opener was in the prompt."""
+        if ">" in "".join(self._held_space):
             self._out("")
         self._flush_run()
-        self._gap.clear()
+        self._held_space.clear()
         text = "".join(self.prose).strip()
         if self.prose:
             self._events.append(TextWasReasoning())
         if text:
             self._reasoning.append(text)
         self.prose.clear()
-        self._joint = ""
+        self._space_before_markup = ""
         self.end_reasoning()
 
     # calls
 
     def start(self, name: str, pieces: list[str] | None = None) -> list[str]:
-        """A call begins; its arguments are appended to the list returned, which is ``pieces`` if given."""
+        """Begin a call; its arguments are appended to the list returned, which is ``pieces`` if given."""
         self.markup()
         self._flush_run()
         index = self._count
@@ -263,7 +263,7 @@ class Emitter:
         return self._pieces
 
     def end(self) -> None:
-        """The call is complete."""
+        """Complete the call."""
         assert self._call is not None
         self._flush_arguments()
         index, call_id, name = self._call
@@ -273,7 +273,10 @@ class Emitter:
         self._call = None
 
     def cut(self, raw: str, name: str = "") -> None:
-        """The text ended inside a call; ``raw`` is its text from its first marker on, ``name`` its name if that was read."""
+        """Record a call that the end of the text cut off.
+
+        ``raw``: its text from its first marker on. ``name``: its name, if known.
+        """
         if self._call is None and name:
             self.start(name)
         if self._call is None:
@@ -290,7 +293,7 @@ class Emitter:
         self._events.append(CallCut(index, call))
 
     def argument_text(self, text: str) -> CallArguments:
-        """A piece of the arguments that went by the fast path, as its event."""
+        """Return the event for a piece of the arguments that took the fast path."""
         assert self._call is not None
         self._arguments.append(text)
         return CallArguments(self._call[0], text)
@@ -303,51 +306,51 @@ class Emitter:
             self._events.append(CallArguments(self._call[0], text))
 
     def note(self, kind: str) -> None:
-        """Record a repair at the place being read; of a text that needs thousands, the first are enough."""
+        """Record a repair at the current position; beyond the first thousand they are not recorded."""
         if len(self._repairs) < _MOST_REPAIRS:
             self._repairs.append(Repair(kind, self._source.offset))
 
     def repaired(self, repairs: Iterable[Repair]) -> None:
-        """Record the repairs that another reading of the same text needed."""
+        """Record the repairs of another reading of the same text."""
         self._repairs.extend(islice(repairs, _MOST_REPAIRS - len(self._repairs)))
 
     @property
     def repairs(self) -> int:
-        """How many repairs are recorded."""
+        """Number of recorded repairs."""
         return len(self._repairs)
 
     def forget_repairs(self, count: int) -> None:
-        """Keep only the first ``count`` repairs: the reading that needed the others was taken back."""
+        """Keep only the first ``count`` repairs: the reading that needed the others was undone."""
         del self._repairs[count:]
 
     # out
 
     def _flush_run(self) -> None:
-        if self._run:
-            self._events.append(TextDelta("".join(self._run)))
-            self._run.clear()
+        if self._text_run:
+            self._events.append(TextDelta("".join(self._text_run)))
+            self._text_run.clear()
 
     def flush(self) -> list[Event]:
-        """The events since the last flush."""
+        """Return the events since the last flush."""
         if self.before_flush is not None:
             self.before_flush()
         if self._call is not None:
             self._flush_arguments()
-        if self._run:
+        if self._text_run:
             self._flush_run()
         events = self._events
         self._events = []
         return events
 
     def finish(self) -> None:
-        """The text is over: white space at its end is prose unless markup came before it."""
-        if self._gap:
-            if ">" in "".join(self._gap) or not (self._after_region or self._count or self._cut):
+        """End the text: white space at its end is prose unless markup came before it."""
+        if self._held_space:
+            if ">" in "".join(self._held_space) or not (self._after_region or self._count or self._cut):
                 self._out("")
-            self._gap.clear()
+            self._held_space.clear()
 
     def reply(self) -> Reply:
-        """All that was emitted."""
+        """Return everything that was emitted."""
         return Reply(
             content="".join(self.prose) or None,
             reasoning="".join(self._reasoning) or None,
@@ -357,35 +360,35 @@ class Emitter:
         )
 
 
-class Repeats:
-    """The arguments of earlier calls of one tool, looked up by what has arrived of a further call's."""
+class EarlierArguments:
+    """Arguments of earlier calls of one tool, searched by what has arrived of another call's."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, list[str]] = {}
         self._seen = 0
         self._earlier: list[str] = []
 
-    def may_come(self, name: str, calls: Sequence[ToolCall]) -> bool:
-        """True if a call of ``name`` that begins now can repeat one of ``calls``."""
+    def select_tool(self, name: str, calls: Sequence[ToolCall]) -> bool:
+        """Select the tool ``name``; True if one of ``calls`` is a call of it."""
         for call in calls[self._seen :]:
             insort(self._by_name.setdefault(call.name, []), call.raw_arguments)
         self._seen = len(calls)
         self._earlier = self._by_name.get(name, [])
         return bool(self._earlier)
 
-    def may_become(self, arguments: str) -> bool:
-        """True if an earlier call's arguments begin so."""
+    def any_starts_with(self, arguments: str) -> bool:
+        """True if an earlier call's arguments start with ``arguments``."""
         at = bisect_left(self._earlier, arguments)
         return at < len(self._earlier) and self._earlier[at].startswith(arguments)
 
     def has(self, arguments: str) -> bool:
-        """True if an earlier call's arguments are these."""
+        """True if an earlier call had exactly these arguments."""
         at = bisect_left(self._earlier, arguments)
         return at < len(self._earlier) and self._earlier[at] == arguments
 
 
 def call_key(name: str, arguments: str) -> str:
-    """The same text for calls that say the same."""
+    """Return a key that is equal for calls with the same name and equal arguments."""
     try:
         return json.dumps([name, json.loads(arguments)], sort_keys=True)
     except (ValueError, RecursionError):
@@ -393,23 +396,24 @@ def call_key(name: str, arguments: str) -> str:
 
 
 class CallSink(Protocol):
-    """Emits calls."""
+    """Receiver of calls."""
 
     def start(self, name: str) -> list[str]:
-        """A call begins; its arguments are appended to the list that is returned."""
+        """Begin a call; its arguments are appended to the list that is returned."""
 
     def end(self) -> None:
-        """The call is complete."""
+        """Complete the call."""
 
     def skip_text(self, text: str) -> None:
-        """A value among the calls that is none: prose."""
+        """Handle a value among the calls that is not a call: prose."""
 
 
 class CallEmitter:
-    """Emits calls to ``emitter`` as they are read. A call that ``drops(name)`` is read and not emitted.
+    """Emits calls to ``emitter`` as they are read. A call whose name ``drops`` accepts is read and not emitted.
 
-    Once the model has gone ``degenerate`` a call that says what an earlier one has said is a repetition and is not emitted. As
-    long as the arguments may become an earlier call's they are held back, and no longer.
+    Once the model is ``degenerate``, a call equal to an earlier one is a repetition and not emitted. Its arguments are held back
+    while
+    they may become an earlier call's.
     """
 
     def __init__(self, emitter: Emitter, drops: Callable[[str], bool] | None = None) -> None:
@@ -417,42 +421,42 @@ class CallEmitter:
         self._drops = drops
         self._dropped = False
         self.name = ""
-        """The name of the call being read, as far as it is known: for a call that is cut off."""
-        self.ahead = ""
-        """Words that stand before the call being read, inside of its markers: prose if it is a call."""
-        self.passed = 0
-        """How far a marked call of a tool that was not offered was read: nothing in it is a call."""
+        """Name of the call being read, as far as known: for a call that is cut off."""
+        self.text_before_call = ""
+        """Text before the call being read, inside of its markers: prose if the call is one."""
+        self.skipped_to = 0
+        """Offset up to which a marked call of an unknown tool was skipped: nothing in it is a call."""
         self.noop_names: tuple[str, ...] = ()
-        """Names that mean that no tool is called."""
+        """Names that mean "no tool"."""
         self.degenerate = False
-        """The model has lost the thread: it writes openers in openers, and its calls again and again."""
-        self._repeats: Repeats | None = None
+        """The model repeats itself: it writes openers in openers, and the same calls again."""
+        self._earlier: EarlierArguments | None = None
         self._pending: list[str] | None = None
 
-    def _earlier_calls(self) -> Repeats:
-        if self._repeats is None:
-            self._repeats = Repeats()
-        return self._repeats
+    def _earlier_calls(self) -> EarlierArguments:
+        if self._earlier is None:
+            self._earlier = EarlierArguments()
+        return self._earlier
 
     def start(self, name: str) -> list[str]:
-        """Begin a call; one that is dropped is read into a list that is discarded."""
+        """Begin a call; a dropped one gets a list that is discarded."""
         self.name = name
-        if self.ahead:
-            self.emitter.text(self.ahead)
-            self.ahead = ""
+        if self.text_before_call:
+            self.emitter.text(self.text_before_call)
+            self.text_before_call = ""
         is_noop = name in self.noop_names
         self._dropped = is_noop or (self._drops is not None and self._drops(name))
         if self._dropped:
             self.emitter.note("no_call" if is_noop else "unknown_tool")
             return []
-        if self.degenerate and self._earlier_calls().may_come(name, self.emitter.calls):
+        if self.degenerate and self._earlier_calls().select_tool(name, self.emitter.calls):
             self._pending = []
-            self.emitter.before_flush = self._look
+            self.emitter.before_flush = self._release_pending
             return self._pending
         return self.emitter.start(name)
 
     def end(self) -> None:
-        """End the call, or leave it out where an earlier one said the same."""
+        """End the call, or drop it if an earlier one was equal."""
         pending, self._pending = self._pending, None
         name, self.name = self.name, ""
         if pending is not None and self._earlier_calls().has("".join(pending)):
@@ -464,7 +468,7 @@ class CallEmitter:
             self.emitter.end()
 
     def cut(self, raw: str) -> None:
-        """The text ended inside of the call being read, or of what would have become one; ``raw`` is its text."""
+        """Record that the text ended inside of this call, or of what would have become one; ``raw`` is its text."""
         if self.name and (self.name in self.noop_names or (self._drops is not None and self._drops(self.name))):
             self.emitter.note("no_call" if self.name in self.noop_names else "unknown_tool")
             return
@@ -473,9 +477,9 @@ class CallEmitter:
             self._pending = None
         self.emitter.cut(raw, self.name)
 
-    def _look(self) -> None:
-        """A piece of the text was read: emit what was held back, if it cannot become a repetition any more."""
-        if self._pending is not None and not self._earlier_calls().may_become("".join(self._pending)):
+    def _release_pending(self) -> None:
+        """Release the held arguments, if they can no longer become a repetition."""
+        if self._pending is not None and not self._earlier_calls().any_starts_with("".join(self._pending)):
             pending, self._pending = self._pending, None
             self.emitter.start(self.name, pending)
 
@@ -485,55 +489,55 @@ class CallEmitter:
 
 
 class BufferedCalls:
-    """Holds calls back until it is known that they are calls: ``emit`` emits them, nothing else does."""
+    """Buffers calls until it is known that they are calls; only ``emit`` emits them."""
 
     def __init__(self) -> None:
         self.items: list[tuple[str, list[str]]] = []
-        """The calls, by name and pieces of their arguments; what was passed over between them, under no name."""
+        """Calls as name and pieces of arguments; skipped text between them has no name."""
         self.ended: Callable[[], None] = _nothing
         """Called when a call is complete."""
         self._open = False
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """The calls that are buffered, by name and arguments."""
+        """The buffered calls, as name and arguments."""
         return [(name, "".join(pieces)) for name, pieces in self.items if name]
 
     def start(self, name: str) -> list[str]:
-        """Keep a call, and the pieces that its arguments will have."""
+        """Buffer a call; return the list for the pieces of its arguments."""
         pieces: list[str] = []
         self.items.append((name, pieces))
         self._open = True
         return pieces
 
     def end(self) -> None:
-        """The call is complete."""
+        """Complete the call."""
         self._open = False
         self.ended()
 
     def cut(self) -> str:
-        """The text ended: take a call that is not complete back; its name, "" if there is none."""
+        """Remove the call that the end of the text cut off; return its name, "" if there is none."""
         if not self._open:
             return ""
         self._open = False
         return self.items.pop()[0]
 
     def clear(self) -> None:
-        """Forget all that was buffered."""
+        """Discard the buffer."""
         self.items = []
         self._open = False
 
     @property
     def holds_prose(self) -> bool:
-        """Something that is no call was passed over."""
+        """True if some text was skipped."""
         return any(not name for name, _ in self.items)
 
     def skip_text(self, text: str) -> None:
-        """Keep prose in its place."""
+        """Buffer prose in its place."""
         self.items.append(("", [text]))
 
     def drop_repeated(self, known: set[str]) -> None:
-        """Keep of calls that say the same only the first; ``known``: the keys of those that were emitted before, added to."""
+        """Drop calls equal to an earlier one. ``known``: keys of the calls emitted before; the new ones are added."""
         kept = []
         for name, pieces in self.items:
             key = call_key(name, "".join(pieces)) if name else ""
@@ -544,7 +548,7 @@ class BufferedCalls:
         self.items = kept
 
     def emit(self, sink: CallSink) -> None:
-        """Emit all that was buffered."""
+        """Emit the buffer."""
         for name, pieces in self.items:
             if name:
                 sink.start(name).extend(pieces)

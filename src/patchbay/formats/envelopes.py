@@ -1,8 +1,8 @@
 """Markers around calls and around the answer, and special tokens that a server let through.
 
-A wrapper says that calls follow, not how they are written: models write one family's calls in another's wrapper, leave a
-marker out, or take the wrong closer. So every codec is tried in every wrapper, and the offered tools decide. Until a call is
-emitted, all that was read can still become prose.
+A wrapper says that calls follow, not in which notation: models write one family's calls in another's wrapper, leave a marker out,
+or take the wrong closer. So every codec is tried in every wrapper, and the offered tools decide. Until a call is emitted,
+everything read can still become prose.
 """
 
 from __future__ import annotations
@@ -22,16 +22,26 @@ from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.codecs.xml import XmlCalls
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import CallEmitter, Emitter
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, extent, marker_set
+from patchbay.formats.source import (
+    MalformedCall,
+    MarkerSet,
+    NoMatch,
+    Source,
+    Steps,
+    Truncated,
+    UnknownTool,
+    marker_length,
+    marker_set,
+)
 from patchbay.formats.spec import AnswerMarkers, Wrapper, last_part
 from patchbay.formats.values.tool_names import ToolRules
 
 _TURN = re.compile("assistant|model|user", re.IGNORECASE)
-"""What a token names that begins another turn."""
+"""Role names in tokens that begin another turn."""
 
 
 def ends_or_tag(source: Source) -> Steps[bool]:
-    """True if nothing but white space follows up to the end of the text or to what may be a tag; nothing is read."""
+    """True if only white space stands before the end of the text or a ``<``; nothing is read."""
     begin = source.offset
     char = yield from source.space()
     source.rewind_to(begin)
@@ -39,23 +49,23 @@ def ends_or_tag(source: Source) -> Steps[bool]:
 
 
 class ControlTokenReader:
-    """Reads such tokens."""
+    """Drops control tokens where they are not part of the answer."""
 
     def __init__(self, source: Source, emitter: Emitter) -> None:
         self.source = source
         self.emitter = emitter
 
     def read(self, marker: str) -> Steps[bool]:
-        """Drop the token where it stands at an end of the answer or beside markup."""
+        """Drop the token if it stands at the beginning or end of the answer, or beside markup."""
         source, emitter = self.source, self.emitter
-        if emitter.opens_code:
+        if emitter.next_is_mention:
             return False
-        size = yield from extent(source, marker)
+        size = yield from marker_length(source, marker)
         source.pos += size
         if not size:
             return False
         if emitter.has_calls and _TURN.search(marker):
-            emitter.over = True
+            emitter.turn_ended = True
         yield from source.peek()
         if emitter.has_calls or emitter.after_markup or not emitter.has_text:
             return True
@@ -66,75 +76,78 @@ class ControlTokenReader:
 
 
 class AnswerMarkerReader:
-    """Reads the markers of ``frames``. ``named``: they are those of the one format that the text is known to be in."""
+    """Drops markers around the answer. ``named``: the format was given, so they count without markup before them."""
 
     def __init__(self, source: Source, emitter: Emitter, answer_markers: Sequence[AnswerMarkers], *, named: bool) -> None:
         self.source = source
         self.emitter = emitter
         self.named = named
-        self._due: frozenset[str] = frozenset()
+        self._expected_closers: frozenset[str] = frozenset()
         self._closers_of = {opener: frozenset(frame.closers) for frame in answer_markers for opener in frame.openers}
 
     def drop(self, marker: str) -> Steps[bool]:
         """Drop a special token."""
         yield from ()
-        mentioned = self.emitter.opens_code
-        if not mentioned:
-            self.source.pos += len(marker)
-        return not mentioned
+        if self.emitter.next_is_mention:
+            return False
+        self.source.pos += len(marker)
+        return True
 
     def open(self, marker: str) -> Steps[bool]:
-        """Drop a tag where the answer begins."""
+        """Drop a tag at the beginning of the answer."""
         yield from ()
         emitter = self.emitter
-        if emitter.has_text or emitter.quoted or not (self.named or emitter.after_markup):
+        if emitter.has_text or emitter.in_blockquote or not (self.named or emitter.after_markup):
             return False
         self.source.pos += len(marker)
         emitter.markup()
-        self._due = self._closers_of[marker]
+        self._expected_closers = self._closers_of[marker]
         return True
 
     def close(self, marker: str) -> Steps[bool]:
-        """Drop a tag where the answer ends."""
+        """Drop a tag at the end of the answer."""
         source, emitter = self.source, self.emitter
-        if marker not in self._due and not (emitter.has_calls and emitter.after_markup):
+        if marker not in self._expected_closers and not (emitter.has_calls and emitter.after_markup):
             return False
         source.pos += len(marker)
         if not (yield from ends_or_tag(source)):
             return False
         emitter.markup()
-        self._due = frozenset()
+        self._expected_closers = frozenset()
         return True
 
 
 _MAX_DEPTH = 3
-_JUNK_ROOM = 64
-_JUNK = re.compile(r"[^\r\n\[\]{}<>`]{1,64}")
+_MAX_WORDS = 64
+_WORDS = re.compile(r"[^\r\n\[\]{}<>`]{1,64}")
 
 
 class Codec(Protocol):
-    """One shape of a call: reads an item of a wrapper, from its first character on."""
+    """One notation of calls: reads an item of a wrapper, from its first character on."""
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
-        """How many calls were emitted. Raises NoMatch while none was, Truncated. ``first``: it stands right behind the opener."""
+        """Read an item; return the number of calls emitted. ``first``: the item directly follows the opener.
+
+        Raises NoMatch while no call was emitted, Truncated.
+        """
 
 
 class WrapperTable:
-    """What some wrappers come to, made once for each set of formats: by their openers, all their closers, all their markers."""
+    """The wrappers of a set of formats: by opener, with all closers and all markers."""
 
     def __init__(self, wrappers: Sequence[Wrapper]) -> None:
         self.by_opener: dict[str, Wrapper] = {}
         for wrapper in wrappers:
             for opener in wrapper.openers:
                 known = self.by_opener.get(opener)
-                self.by_opener[opener] = _joined(known, wrapper) if known else wrapper
+                self.by_opener[opener] = _merged(known, wrapper) if known else wrapper
         self.closers = tuple(dict.fromkeys(closer for wrapper in wrappers for closer in wrapper.closers))
-        self.literals = (*self.by_opener, *self.closers, *(lead for wrapper in wrappers for lead in wrapper.noise_markers))
+        self.literals = (*self.by_opener, *self.closers, *(marker for wrapper in wrappers for marker in wrapper.noise_markers))
         self.marker_set = marker_set(self.literals)
 
 
-def _joined(one: Wrapper, other: Wrapper) -> Wrapper:
-    """What two families' wrappers with the same opener come to: whichever wrote it, its markers are known."""
+def _merged(one: Wrapper, other: Wrapper) -> Wrapper:
+    """Merge two families' wrappers with the same opener: whichever family wrote it, its markers are known."""
     return replace(
         one,
         openers=one.openers + other.openers,
@@ -150,7 +163,7 @@ def _joined(one: Wrapper, other: Wrapper) -> Wrapper:
 
 
 class WrapperReader(Reader):
-    """Reads what the openers of ``wrappers`` open. ``codecs`` are tried in their order."""
+    """Reads what the openers of ``wrappers`` open. ``codecs`` are tried in order."""
 
     def __init__(self, context: Context, wrappers: WrapperTable, codecs: Iterable[Codec]) -> None:
         super().__init__(context)
@@ -158,56 +171,59 @@ class WrapperReader(Reader):
         self.codecs = codecs
         self._wrappers = wrappers.by_opener
         self._closers = wrappers.closers
-        self._marks = wrappers.marker_set
-        self._open: frozenset[str] = frozenset()
-        """The closers that are due, where a wrapper was left before its end."""
+        self._markers = wrappers.marker_set
+        self._open_closers: frozenset[str] = frozenset()
+        """Closers that may still follow, after a wrapper was left before its end."""
         self._furthest = 0
-        """How far was read in vain."""
+        """The furthest offset that a codec reached without success."""
         self._quote = ""
-        """What stood behind the bracket of the last object: the quotes that it is written in."""
+        """The character after the last object's bracket: the kind of quotes it is written in."""
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""
-        if self.emitter.opens_code or self.emitter.over:
-            return False  # a word about the marker, or a call of an invented conversation
-        self._open = frozenset()
+        if self.emitter.next_is_mention or self.emitter.turn_ended:
+            return False  # the marker is only mentioned, or belongs to an invented conversation
+        self._open_closers = frozenset()
         self.calls.name = ""
-        start = self.calls.passed = self.source.offset
+        start = self.calls.skipped_to = self.source.offset
         emitted = 0
         try:
-            emitted = yield from self._items(marker, depth=0, outer=frozenset())
+            emitted = yield from self._read_wrapper(marker, depth=0, outer=frozenset())
         except Truncated:
             self.source.pos = len(self.source.buf)
-            self.calls.cut(self.source.since(max(start, self._item)))
+            self.calls.cut(self.source.since(max(start, self._item_start)))
             return True
         except NoMatch:
-            # Forward: the markers in it are its own, and what was read in vain is not read again for a marker inside of it.
-            self.source.rewind_to(max(self.source.offset, self.calls.passed, self._furthest))
+            # Move on instead of back: markers inside belong to this text, and reading it again for each would be quadratic.
+            self.source.rewind_to(max(self.source.offset, self.calls.skipped_to, self._furthest))
         return emitted > 0
 
     def unexpected_closer(self, marker: str) -> Steps[bool]:
-        """A closer outside of its wrapper: markup if it is due, or stands right behind calls."""
-        if marker not in self._open and not self.emitter.after_markup:
+        """Drop a closer outside of its wrapper, if it may still follow or directly follows calls."""
+        if marker not in self._open_closers and not self.emitter.after_markup:
             return False
-        size = yield from extent(self.source, marker)
+        size = yield from marker_length(self.source, marker)
         self.source.pos += size
-        self._open -= {marker}
+        self._open_closers -= {marker}
         return size > 0
 
-    def _items(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
-        """Read a wrapper from its opener to its closer; how many calls were emitted in it. Raises NoMatch while none was."""
+    def _read_wrapper(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+        """Read a wrapper from its opener to its closer; return the number of calls emitted in it.
+
+        Raises NoMatch while none was.
+        """
         wrapper, stops = self._wrappers[marker], self.json.stops
         self.json.stops = marker_set(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
         try:
-            return (yield from self._inside(wrapper, marker, depth=depth, outer=outer))
+            return (yield from self._read_items(wrapper, marker, depth=depth, outer=outer))
         finally:
             self.json.stops = stops
 
-    def _inside(self, wrapper: Wrapper, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+    def _read_items(self, wrapper: Wrapper, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
         source = self.source
         if not depth:
-            self._item = source.offset
-        size = yield from extent(source, marker)
+            self._item_start = source.offset
+        size = yield from marker_length(source, marker)
         if not size or depth > _MAX_DEPTH:
             raise NoMatch
         source.pos += max(0, size - wrapper.body_prefix_len)
@@ -216,10 +232,10 @@ class WrapperReader(Reader):
         after = source.offset
         while True:
             char = yield from source.space()
-            mark = yield from self._marks.at(source)
-            size = yield from extent(source, mark)
-            in_body = self._in_body(mark)
-            if in_body or not size:
+            mark = yield from self._markers.at(source)
+            size = yield from marker_length(source, mark)
+            is_part_of_call = self._is_part_of_call(mark)
+            if is_part_of_call or not size:
                 mark = ""
             if mark in wrapper.noise_markers:
                 source.pos += size
@@ -236,18 +252,18 @@ class WrapperReader(Reader):
                 continue
             elif mark in self._wrappers:
                 if emitted:
-                    self._item = source.offset
+                    self._item_start = source.offset
                 elif mark in wrapper.openers and self.emitter.has_calls:
                     self.calls.degenerate = True
                 try:
-                    emitted += yield from self._items(mark, depth=depth + 1, outer=outer.union(wrapper.closers))
+                    emitted += yield from self._read_wrapper(mark, depth=depth + 1, outer=outer.union(wrapper.closers))
                 except NoMatch:
                     if not emitted:
                         raise
                     source.rewind_to(after)
-                    self._open |= outer.union(wrapper.closers)
+                    self._open_closers |= outer.union(wrapper.closers)
                     return emitted
-            elif not char or self._marks.begun(source):
+            elif not char or self._markers.is_cut_off(source):
                 source.pos = len(source.buf)
                 if not emitted:
                     raise Truncated
@@ -258,62 +274,62 @@ class WrapperReader(Reader):
             elif emitted and char in ",;":
                 source.pos += 1
                 continue
-            elif emitted and char in "}]" and not in_body:
+            elif emitted and char in "}]" and not is_part_of_call:
                 source.pos += 1
                 self.emitter.note("stray_bracket")
             else:
                 if emitted:
-                    self._item = source.offset
-                read = yield from self._next(wrapper, char, after=after, emitted=emitted, first=first)
+                    self._item_start = source.offset
+                read = yield from self._read_item(wrapper, char, after=after, emitted=emitted, first=first)
                 if not read:
                     if not emitted:
                         raise NoMatch
                     source.rewind_to(after)
-                    if self.calls.passed > after:
-                        source.rewind_to(self.calls.passed)
+                    if self.calls.skipped_to > after:
+                        source.rewind_to(self.calls.skipped_to)
                         self.emitter.verbatim(source.since(after))
-                    self._open |= outer.union(wrapper.closers)
+                    self._open_closers |= outer.union(wrapper.closers)
                     return emitted
                 emitted += read
                 first = False
             after = source.offset
 
-    def _next(self, wrapper: Wrapper, char: str, *, after: int, emitted: int, first: bool) -> Steps[int]:
-        """Read the item that begins with ``char``; how many calls it held. ``after``: the end of the one before."""
+    def _read_item(self, wrapper: Wrapper, char: str, *, after: int, emitted: int, first: bool) -> Steps[int]:
+        """Read the item that begins with ``char``; return the number of calls in it. ``after``: end of the item before."""
         source = self.source
         if char == "{":
             quote = (yield from source.ahead(2))[1:]
             if quote == "'" and self._quote == '"':
-                self.calls.degenerate = True  # Python's notation behind JSON: what it said, it may say again
+                self.calls.degenerate = True  # Python's notation after JSON: it may repeat the same calls
             self._quote = quote
         try:
             read = yield from self._decode(wrapper, first=first)
         except MalformedCall:
             yield from self.json.skip_to_end()
-            self.calls.cut(source.since(max(self.calls.passed, self._item)))
+            self.calls.cut(source.since(max(self.calls.skipped_to, self._item_start)))
             return 1
-        if not read and not emitted and (yield from self._words()):
-            self.calls.ahead = source.since(after)
+        if not read and not emitted and (yield from self._skip_words()):
+            self.calls.text_before_call = source.since(after)
             read = yield from self._decode(wrapper, first=True)
-            self.calls.ahead = ""
+            self.calls.text_before_call = ""
         return read
 
-    def _in_body(self, mark: str) -> bool:
-        """True if an opener is all a part of what it opens: it stands at a call and not around it."""
+    def _is_part_of_call(self, mark: str) -> bool:
+        """True if an opener belongs entirely to the call that it opens."""
         wrapper = self._wrappers.get(mark)
         return wrapper is not None and wrapper.body_prefix_len >= len(mark)
 
-    def _words(self) -> Steps[bool]:
-        """Read words that stand between an opener and a list."""
+    def _skip_words(self) -> Steps[bool]:
+        """Read words between an opener and a list; return False if no list follows."""
         source = self.source
-        size = yield from source.run(0, _JUNK, _JUNK_ROOM)
+        size = yield from source.run(0, _WORDS, _MAX_WORDS)
         if not source.buf.startswith("[", source.pos + size):
             return False
         source.pos += size
         return True
 
     def _decode(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
-        """Read one item in the first shape that fits it; 0, with the item not read, if none does."""
+        """Read one item with the first codec that fits; return 0, with nothing read, if none does."""
         source = self.source
         start = source.offset
         for codec in self.codecs:
@@ -328,7 +344,7 @@ class WrapperReader(Reader):
 
 
 class JsonCalls:
-    """Objects and arrays of objects, in a fence or not: see ``callreader``."""
+    """JSON objects and arrays of objects, in a fence or not; see ``CallReader``."""
 
     def __init__(self, context: Context) -> None:
         self.source = context.source
@@ -336,10 +352,10 @@ class JsonCalls:
         self.rules = context.rules
         self.sink = context.calls
         self.calls = CallReader(context.source, context.json, context.calls, context.rules, note=context.emitter.note)
-        self.calls.resolve = partial(_tool_or_noop, self.sink, self.rules)  # no method of this: they would hold each other
+        self.calls.resolve = partial(_tool_or_noop, self.sink, self.rules)  # a bound method would make a reference cycle
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
-        """Read one value; how many calls it held."""
+        """Read one value; return the number of calls in it."""
         char = yield from self.source.peek()
         fenced = char == "`" and (yield from self.json.at_fence())
         if fenced:
@@ -355,7 +371,7 @@ class JsonCalls:
             emitted = yield from self.calls.read()
         except UnknownTool:
             self.source.rewind_to(begin)
-            yield from self._pass_over()
+            yield from self._skip_value()
             raise
         except (MalformedCall, Truncated) as error:
             if type(error) is MalformedCall and not first and not self.calls.name:
@@ -374,7 +390,7 @@ class JsonCalls:
         return emitted
 
     def _is_object(self, char: str) -> Steps[bool]:
-        """True if an object begins at ``pos``, or a list of them: a list of anything else may be Python."""
+        """True if an object, or a list of objects, begins at ``pos``: a list of anything else may be Python."""
         begin = self.source.offset
         if char == "[":
             self.source.pos += 1
@@ -382,24 +398,24 @@ class JsonCalls:
             self.source.rewind_to(begin)
         return char == "{"
 
-    def _pass_over(self) -> Steps[None]:
+    def _skip_value(self) -> Steps[None]:
         self.json.guarded = False
         try:
             yield from self.json.value([])
         except (MalformedCall, Truncated):
             pass
-        self.sink.passed = self.source.offset
+        self.sink.skipped_to = self.source.offset
 
 
 def _tool_or_noop(sink: CallEmitter, rules: ToolRules, name: str) -> str | None:
-    """The tool that a name means, or the name itself where it means that none is called."""
+    """Return the tool that a name means, or the name itself if it means "no tool"."""
     return name if name in sink.noop_names else rules.resolve(name)
 
 
 class Codecs:
-    """All shapes of calls, in the order in which they are tried; each is made when the ones before it did not fit.
+    """All codecs, in the order they are tried; each is created when the ones before it did not fit.
 
-    ``closers``: the markers that end wrappers. ``ends``: all markers and tokens that cannot be a part of a call.
+    ``closers``: markers that end wrappers. ``ends``: all markers and tokens that cannot be part of a call.
     """
 
     def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
@@ -419,14 +435,14 @@ def _codecs(context: Context, closers: tuple[str, ...], ends: MarkerSet) -> Iter
     yield NestedCalls(context)
     yield KeyValueCalls(context, closers, ends)
     yield GemmaCalls(context, ends)
-    yield PythonCalls(context, context.source, context.calls, lambda name: _noted(context, name))
+    yield PythonCalls(context, context.source, context.calls, lambda name: _resolve_and_record(context, name))
     arguments: tuple[ArgumentCodec, ...] = (JsonArguments(context), BracketArguments(context))
     yield NamedCalls(context, arguments, closers)
     yield CodeCalls(context, _tags(ends))
 
 
-def _noted(context: Context, name: str) -> str | None:
-    """The tool that a name means, noted in case that the call is cut off."""
+def _resolve_and_record(context: Context, name: str) -> str | None:
+    """Return the tool that a name means; record it for the case that the call is cut off."""
     found = context.rules.resolve(name)
     context.calls.name = found or ""
     return found

@@ -1,4 +1,4 @@
-"""What a StreamParser tells while a text arrives: one small class per kind of event.
+"""Events of a ``StreamParser``: one small class per kind of event.
 
 The classes are not frozen: one is made for each streamed chunk, and a frozen dataclass costs three times as much to make.
 """
@@ -26,7 +26,7 @@ class ReasoningDelta:
 
 @dataclass(slots=True)
 class TextWasReasoning:
-    """All text given out so far was reasoning: its closing marker came, the opening one was in the prompt."""
+    """All text emitted so far was reasoning: its closing marker arrived, the opening one was in the prompt."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class CallStart:
 
 @dataclass(slots=True)
 class CallArguments:
-    """A piece of a call's arguments; the pieces joined are ``ToolCall.raw_arguments``."""
+    """A piece of a call's arguments. All pieces joined are ``ToolCall.raw_arguments``."""
 
     index: int
     text: str
@@ -56,7 +56,7 @@ class CallEnd:
 
 @dataclass(slots=True)
 class CallCut:
-    """The text ended inside a call. ``index`` is None where its name was not known yet (no CallStart was given)."""
+    """The text ended inside a call. ``index`` is None if its name was not known yet (there was no CallStart)."""
 
     index: int | None
     call: IncompleteCall

@@ -1,7 +1,8 @@
-"""Fenced blocks: calls under the contract's tag, nothing but calls under any label, marked calls, or code that is prose.
+"""Fenced blocks: calls under the contract's label, blocks of nothing but calls under any label, marked calls, and prose.
 
-What stands in a fence that is prose is quoted: a tagged block in a Markdown, HTML, plain or longer fence is never a call. In a
-fence of code it is one only if that fence is never closed, which shows at the end of the text; until then it is held back.
+What stands in a prose fence is quoted: a labelled block in a Markdown, HTML, plain or longer fence is never a call. In a code
+fence
+it is one only if that fence is never closed, which is known at the end of the text; until then it is held back.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable
 
 from patchbay.formats.codecs.json import CallReader
-from patchbay.formats.context import LABEL_ROOM, RUN, Context, FenceMarks, Reader, pass_label
+from patchbay.formats.context import MAX_LABEL, RUN, Context, FenceLexer, Reader, skip_label
 from patchbay.formats.emitter import CallSink, Emitter, call_key
 from patchbay.formats.events import TextDelta
 from patchbay.formats.implicit import ImplicitCallReader
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard
 from patchbay.formats.values.json_stream import FENCES
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.raw_text import Boundary, end_text_call, read_text, start_text_call
@@ -29,23 +30,23 @@ QUOTING_LABELS = frozenset({
 
 
 class ProseFenceReader:
-    """Reads fences that are prose, from behind their opening run."""
+    """Reads prose fences, from behind their opening run."""
 
-    def __init__(self, source: Source, emitter: Emitter, marks: FenceMarks) -> None:
+    def __init__(self, source: Source, emitter: Emitter, lexer: FenceLexer) -> None:
         self.source = source
         self.emitter = emitter
-        self.marks = marks
+        self.lexer = lexer
         self.promote = False
         """The end of the text was seen: fences that are still open will not be closed."""
         self.line_passed = False
         """A line ended since the last run of fence characters."""
 
     def read(self, char: str, length: int, *, line_start: bool, kind: str) -> Steps[None]:
-        """Read a fence that is prose, from behind its opening run to its closer. ``kind`` is "tag" for a block without a call."""
+        """Read a prose fence from behind its opening run to its closer. ``kind`` is "tag" for a labelled block without a call."""
         source, emitter = self.source, self.emitter
         info, ended = yield from self._opener_line(char)
         if ended != "line" or not (line_start or _BARE_WORD.fullmatch(info.strip())):
-            return  # words in backticks on one line, not a block
+            return  # inline code on one line, not a block
         kind = kind or _kind(info, length)
         inner = 0
         run_on_line = False
@@ -53,9 +54,9 @@ class ProseFenceReader:
             if not (yield from self._until(char)):
                 return
             run_on_line = run_on_line and not self.line_passed
-            at_line_start = emitter.blank
+            at_line_start = emitter.at_line_start
             source.mark()
-            run = yield from self.marks.run(char)
+            run = yield from self.lexer.run(char)
             bare = yield from self._is_bare()
             if bare and run >= length and (at_line_start or not run_on_line):
                 emitter.verbatim(source.take())
@@ -63,11 +64,11 @@ class ProseFenceReader:
                     return
                 inner -= 1
             elif at_line_start and not bare and run >= length:
-                label = yield from self.marks.peek_label()
-                if self.marks.is_tag(label) and (kind == "tag" or (kind == "code" and self.promote)):
+                label = yield from self.lexer.peek_label()
+                if self.lexer.is_tag(label) and (kind == "tag" or (kind == "code" and self.promote)):
                     source.rewind()
                     return
-                if self.marks.is_tag(label) and kind == "code":
+                if self.lexer.is_tag(label) and kind == "code":
                     if (yield from self._closed_block(char, length)):
                         return
                     self.promote = True
@@ -80,7 +81,7 @@ class ProseFenceReader:
             run_on_line = True
 
     def _opener_line(self, char: str) -> Steps[tuple[str, str]]:
-        """Read the rest of an opener's line; its first words, and what ended it: "line", "fence" or "text"."""
+        """Read the rest of an opener's line; return its first words, and what ended it: "line", "fence" or "text"."""
         source, emitter = self.source, self.emitter
         fence = char * 3
         info = ""
@@ -96,18 +97,18 @@ class ProseFenceReader:
             else:
                 end, why = max(pos, len(buf) - 2), ""
             piece = buf[pos:end]
-            info = (info + piece)[:LABEL_ROOM] if len(info) < LABEL_ROOM else info
+            info = (info + piece)[:MAX_LABEL] if len(info) < MAX_LABEL else info
             emitter.verbatim(piece)
             source.pos = end
             if why == "fence":
-                # the run belongs to the inline code: pass over it, so that it opens nothing
-                emitter.verbatim(char * (yield from self.marks.run(char)))
+                # the run belongs to the inline code: skip it, so that it opens nothing
+                emitter.verbatim(char * (yield from self.lexer.run(char)))
             if why:
                 return info, why
             yield
 
     def _until(self, char: str) -> Steps[bool]:
-        """Emit text up to the next run of three; False at the end of the text. Sets ``line_passed``."""
+        """Emit text up to the next run of three; return False at the end of the text. Sets ``line_passed``."""
         source, emitter = self.source, self.emitter
         fence = char * 3
         self.line_passed = False
@@ -127,34 +128,37 @@ class ProseFenceReader:
             if found or source.ended:
                 return found
             if end == len(buf) and not emitter.muted:
-                source.pass_on = self._pass_on
+                source.fast_prose = self._fast_prose
             yield
-            source.pass_on = None
+            source.fast_prose = None
 
-    def _pass_on(self, text: str) -> TextDelta | None:
-        """Emit a piece of text without any fence character, as the event that is returned."""
-        if "`" in text or "~" in text or not self.emitter.clear:
+    def _fast_prose(self, text: str) -> TextDelta | None:
+        """Fast path: return the event for a chunk without fence characters."""
+        if "`" in text or "~" in text or not self.emitter.nothing_held:
             return None
         self.line_passed = self.line_passed or "\n" in text
         return self.emitter.verbatim_event(text)
 
     def _is_bare(self) -> Steps[bool]:
-        """True if nothing but blanks follows on the line; not read."""
+        """True if only white space follows on the line; nothing is read."""
         source = self.source
         while True:
-            rest = source.buf[source.pos : source.pos + LABEL_ROOM].lstrip(" \t\r")
-            if rest or source.ended or len(source.buf) - source.pos >= LABEL_ROOM:
+            rest = source.buf[source.pos : source.pos + MAX_LABEL].lstrip(" \t\r")
+            if rest or source.ended or len(source.buf) - source.pos >= MAX_LABEL:
                 return not rest or rest[0] == "\n"
             yield
 
     def _closed_block(self, char: str, length: int) -> Steps[bool]:
-        """A tagged block in a fence of code (marked): True, emitted as text, if the fence is closed; else rewound."""
+        """Handle a labelled block (marked) in a code fence.
+
+        If the fence is closed, emit the block as text and return True; else rewind.
+        """
         source, emitter = self.source, self.emitter
         emitter.muted = True
         inner = 1
         while (yield from self._until(char)):
-            at_line_start = emitter.blank
-            run = yield from self.marks.run(char)
+            at_line_start = emitter.at_line_start
+            run = yield from self.lexer.run(char)
             bare = yield from self._is_bare()
             if not at_line_start or run < length:
                 continue
@@ -167,57 +171,65 @@ class ProseFenceReader:
                 emitter.verbatim(source.take())
                 return True
         emitter.muted = False
-        emitter.blank = True
+        emitter.at_line_start = True
         source.rewind()
         return False
 
 
 def _kind(info: str, length: int) -> str:
-    """What a fence holds: "quote" (another author's text: nothing in it is ever a call) or "code"."""
+    """Classify a fence: "quote" (another author's text, in which nothing is ever a call) or "code"."""
     words = info.split()
     label = words[0].lower().strip("{}.") if words else ""
     return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"
 
 
-_QUOTES = QUOTING_LABELS - {"xml"}
+_QUOTING_EXCEPT_XML = QUOTING_LABELS - {"xml"}
 
 
 class MarkedFenceReader(Reader):
-    """Reads such fences. ``openers``: what opens a call; ``make_readers``: makes their readers for a trial emitter."""
+    """Reads fences that hold nothing but marked calls.
+
+    ``openers``: markers that open calls. ``make_readers``: makes their readers for a trial emitter.
+    """
 
     def __init__(self, context: Context, openers: MarkerSet, make_readers: Callable[[Emitter], Callable[[str], Region]]) -> None:
         super().__init__(context)
         self._fences = context.fences
         self._openers = openers
         self._trial_readers = make_readers
-        self._before: set[str] = set()
+        self._known_keys: set[str] = set()
         self._seen = 0
-        self._spent = 0
-        """What was read in vain up to here is not read again: fences that never end would be, each to the text's end."""
+        self._read_until = 0
+        """Text up to here is not read on trial again: unclosed fences would each be read to the end of the text."""
 
     def read(self, char: str, label: str) -> Steps[bool]:
-        """Read a fence from behind its run of ``char``, the source marked before it; False, with nothing read, if it is prose."""
+        """Read a fence from behind its run of ``char``, marked before it; return False, with nothing read, if it is prose."""
         source = self.source
         begin = source.offset
-        if begin >= self._spent and self.rules.has_tools and label.lower() not in _QUOTES and (yield from self._at_opener()):
+        if (
+            begin >= self._read_until
+            and self.rules.has_tools
+            and label.lower() not in _QUOTING_EXCEPT_XML
+            and (yield from self._at_opener())
+        ):
             trial = Emitter(source, str)
-            ended = yield from self._whole(char, trial)
+            ended = yield from self._read_calls(char, trial)
             if ended and self._accept(trial):
                 return True
-            self._spent = source.offset
+            self._read_until = source.offset
         source.rewind_to(begin)
         return False
 
     def _at_opener(self) -> Steps[bool]:
-        """Read the label's line; whether a call's opener follows."""
+        """Read the label's line; return whether an opener of calls follows."""
         source = self.source
-        pass_label(source)
+        skip_label(source)
         line = source.offset
         yield from source.space()
         return "\n" in source.since(line) and bool((yield from self._openers.at(source)))
 
-    def _whole(self, char: str, trial: Emitter) -> Steps[bool]:
-        """Read calls to the fence's end, or the text's; False where anything else is in it."""
+    def _read_calls(self, char: str, trial: Emitter) -> Steps[bool]:
+        """Read calls up to the end of the fence or the text; return False if anything else is in it."""
         source, region = self.source, self._trial_readers(trial)
         while True:
             following = yield from source.space()
@@ -232,7 +244,7 @@ class MarkedFenceReader(Reader):
         return length >= 3 and not (yield from self._fences.is_opener())
 
     def _accept(self, trial: Emitter) -> bool:
-        """Emit the calls that were read, if they are all that was, and not all of them were emitted before."""
+        """Emit the calls read on trial, if nothing else was read and at least one of them is new."""
         found = trial.reply()
         if not found.tool_calls or found.content or found.reasoning or found.incomplete:
             return False
@@ -247,27 +259,27 @@ class MarkedFenceReader(Reader):
         return True
 
     def _known_calls(self) -> set[str]:
-        """The keys of all calls that were emitted, in fences or not."""
+        """Return the keys of all calls emitted so far, in fences or not."""
         calls = self.emitter.calls
-        self._before |= self._keys(calls[self._seen :])
+        self._known_keys |= self._keys(calls[self._seen :])
         self._seen = len(calls)
-        return self._before
+        return self._known_keys
 
     def _keys(self, calls: Iterable[ToolCall]) -> set[str]:
         return {call_key(call.name, call.raw_arguments) for call in calls}
 
 
-_LINE_ROOM = 200
+_MAX_LINE = 200
 _TEXT_TOOL = re.compile(r"""(?:[\s:]*name=|[\s:]+)["']?([\w.-]+)["']?\s*""")
-"""The words behind the tag of a block that holds a tool's plain text: the tool's name."""
+"""The text behind the label of a block with a tool's plain text: the tool's name."""
 _NAMED_OBJECT = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
-_OBJECT_ROOM = 160
+_OBJECT_LOOKAHEAD = 160
 _LINE_BLANKS = re.compile("[ \t\r]*")
-_RUN_ROOM = 100
+_MAX_RUN = 100
 
 
 class _BlockSink:
-    """Emits calls as they are read; prose that came before the first one in its block goes first."""
+    """Emits calls as they are read; prose before the first one in its block is emitted first."""
 
     def __init__(self, emitter: Emitter, calls: CallSink) -> None:
         self.emitter = emitter
@@ -293,17 +305,13 @@ class _BlockSink:
             self.before.append(text)
 
 
-def _leave_out(_text: str) -> None:
-    pass
-
-
 class CallFenceReader:
-    """Reads the blocks that hold calls, from behind their opening run; the source is marked before it."""
+    """Reads blocks that are labelled as calls, from behind their opening run; the source is marked before it."""
 
     def __init__(self, context: Context) -> None:
         self.source = context.source
         self.emitter = context.emitter
-        self.marks = context.fences
+        self.lexer = context.fences
         self._rules = rules = context.rules
         self._json = context.json
         self._sink = context.calls
@@ -315,16 +323,16 @@ class CallFenceReader:
     def tagged(self, char: str, length: int, *, line_start: bool) -> Steps[bool]:
         """Read a block whose label is the tag, behind ``length`` times ``char``.
 
-        False, with the source rewound to the mark, if it holds no call.
+        Return False, with the source rewound to the mark, if it holds no call.
         """
         self._text_tool = ""
-        self._json.quoted = self.emitter.quoted
+        self._json.in_blockquote = self.emitter.in_blockquote
         self._json.guarded = self._json.fenced = True
         self._block_sink.before.clear()
         self._block_sink.begun = False
         try:
             opened = yield from self._opener(line_start=line_start)
-            if opened and self._text_tool and length <= _RUN_ROOM and not (yield from self._is_call_of(self._text_tool)):
+            if opened and self._text_tool and length <= _MAX_RUN and not (yield from self._is_call_of(self._text_tool)):
                 yield from self._text(self._text_tool, char, length)
                 return True
             read = opened and (yield from self._block())
@@ -337,9 +345,9 @@ class CallFenceReader:
         return read
 
     def _opener(self, *, line_start: bool) -> Steps[bool]:
-        """Read the label and what else stands on the opener's line; whether a value may follow."""
+        """Read the rest of the opener's line; return whether a value may follow."""
         source = self.source
-        pass_label(source)
+        skip_label(source)
         glued = True
         while True:
             char = yield from source.peek()
@@ -352,49 +360,49 @@ class CallFenceReader:
                 source.pos += 1
                 glued = False
                 continue
-            # other words on the line (tool_call:json, tool_call{x}, tool_call id=1): passed over, if it is a fence's line at all
+            # other words on the line (tool_call:json, tool_call{x}, tool_call id=1): skipped if this is a fence's line at all
             while source.find("\n", source.pos) < 0 and not source.ended:
-                if len(source.buf) - source.pos > _LINE_ROOM:
+                if len(source.buf) - source.pos > _MAX_LINE:
                     return False
                 yield
             end = source.find("\n", source.pos)
             words = source.buf[source.pos : end] if end >= 0 else ""
-            if not line_start or end < 0 or len(words) > _LINE_ROOM or FENCES & set(words):
+            if not line_start or end < 0 or len(words) > _MAX_LINE or FENCES & set(words):
                 return False
             source.pos = end
             named = _TEXT_TOOL.fullmatch(words) if glued else _TEXT_TOOL.fullmatch(f" {words}")
             name = self._rules.offered(named[1]) if named else None
-            if name is not None and self._rules.text_parameter(name) is not None and not self.emitter.quoted:
+            if name is not None and self._rules.text_parameter(name) is not None and not self.emitter.in_blockquote:
                 self._text_tool = name
             return True
 
     def _is_call_of(self, tool: str) -> Steps[bool]:
-        """Whether the block holds a call as JSON in spite of its opener. That of another tool is data."""
+        """Return whether the block holds a JSON call of ``tool`` in spite of its opener. A call of another tool is data."""
         source = self.source
         if (yield from source.char(1)) != "{":
             return False
-        named = _NAMED_OBJECT.match((yield from source.ahead(_OBJECT_ROOM)))
+        named = _NAMED_OBJECT.match((yield from source.ahead(_OBJECT_LOOKAHEAD)))
         return named is not None and self._rules.offered(named[1]) == tool
 
     def _text(self, name: str, char: str, length: int) -> Steps[None]:
-        """Read a tool's plain text, from the end of the opener's line to a line that is a fence at least as long as the opener's.
+        """Read a tool's plain text, from the end of the opener's line to a line with a fence at least as long as the opener's.
 
-        Where there is none the call is cut off: how much of the text is missing is unknown.
+        Without such a line the call is cut off: how much of the text is missing is unknown.
         """
         source, sink = self.source, self._sink
         pieces = start_text_call(sink, name, self._rules.text_parameter(name) or "")
         try:
-            if (yield from self._text_end(char, length)) is Boundary.NONE:
+            if (yield from self._at_text_end(char, length)) is Boundary.NONE:
                 source.pos += 1
-                yield from read_text(source, pieces, lambda: self._text_end(char, length), mark="\n", spell=escaped)
+                yield from read_text(source, pieces, lambda: self._at_text_end(char, length), mark="\n", encode=escaped)
         except Truncated:
             sink.cut(source.take())
             return
         end_text_call(sink, pieces)
         source.take()
 
-    def _text_end(self, char: str, length: int) -> Steps[Boundary]:
-        """What stands at the line break at ``pos``: the closer is read, nothing else."""
+    def _at_text_end(self, char: str, length: int) -> Steps[Boundary]:
+        """Classify the line break at ``pos``; a closing fence is read, nothing else."""
         source = self.source
         if (yield from source.char(1)) != char:
             return Boundary.NONE
@@ -408,7 +416,7 @@ class CallFenceReader:
         return Boundary.CLOSED
 
     def _block(self) -> Steps[bool]:
-        """Read a tagged block's body and its closer; whether a call was in it."""
+        """Read a labelled block's body and its closer; return whether it held a call."""
         source, reader, block_sink = self.source, self._json, self._block_sink
         count = 0
         after_value = False
@@ -435,7 +443,7 @@ class CallFenceReader:
                     after_value = False
                 except MalformedCall:
                     while (char := (yield from source.peek())) and not (char in FENCES and (yield from reader.at_fence())):
-                        yield from self._prose(_leave_out)
+                        yield from self._prose(discard)
                     self._sink.name = self._calls.name
                     self._sink.cut(source.since(start))
                     count += 1
@@ -456,7 +464,7 @@ class CallFenceReader:
                 yield from self._prose(block_sink.skip_text)
 
     def _prose(self, emit: Callable[[str], None]) -> Steps[None]:
-        """Read words in a block, up to a line's end, a value or a fence."""
+        """Read prose in a block, up to a line's end, a value or a fence."""
         source = self.source
         first = True
         while True:
@@ -482,14 +490,14 @@ class CallFenceReader:
             yield
 
     def _closer(self, char: str) -> Steps[None]:
-        """Read the fence that ends a block with calls; an opener that stands in its place is left to be read as one."""
+        """Read the fence that ends a block with calls; an opener in its place is left to be read as one."""
         source = self.source
         source.take()
         source.mark()
-        length = yield from self.marks.run(char)
-        if (yield from self.marks.is_opener()):
+        length = yield from self.lexer.run(char)
+        if (yield from self.lexer.is_opener()):
             source.rewind()
-            if length >= 6:  # a closer and an opener, glued
+            if length >= 6:  # a closer directly followed by an opener
                 source.pos += 3
             return
         source.take()
@@ -501,14 +509,15 @@ _QUOTED_LABEL = re.compile(
     r"scala|sh|shell|sql|swift|typescript|ya?ml|zsh|console)\Z",
     re.IGNORECASE,
 ).match
-"""Labels of fences that quote other authors, or hold code other than Python: no call of the model stands in them."""
+"""Labels of fences that quote other authors, or hold code other than Python: no call of the model is in them."""
 
 
 class FenceReader(Reader):
     """Reads the fences of a text.
 
-    ``blocks`` reads those that are labelled as calls (None: none is), ``implicit`` those that hold nothing but calls, ``markup``
-    those that hold nothing but marked calls. ``any_label``: whatever a block for ``implicit`` is labelled.
+    ``blocks``: for those labelled as calls (None: none are). ``implicit``: for those that hold nothing but calls. ``marked``: for
+    those
+    that hold nothing but marked calls. ``any_label``: ``implicit`` accepts any label.
     """
 
     def __init__(
@@ -516,42 +525,42 @@ class FenceReader(Reader):
         context: Context,
         blocks: CallFenceReader | None,
         implicit: ImplicitCallReader | None,
-        markup: MarkedFenceReader,
+        marked: MarkedFenceReader,
         *,
         any_label: bool,
     ) -> None:
         super().__init__(context)
         self.lenient = context.lenient
-        self.marks = context.fences
+        self.lexer = context.fences
         self.blocks = blocks
         self.implicit = implicit
         self.any_label = any_label
-        self.markup = markup
+        self.marked = marked
         self.prose = ProseFenceReader(context.source, context.emitter, context.fences)
         self._tagged_seen = False
 
     def region(self, marker: str) -> Steps[bool]:
-        """Read the fence at ``pos``, whatever it is."""
+        """Read the fence at ``pos``, of any kind."""
         yield from self.read(marker[0])
         return True
 
     def read(self, char: str) -> Steps[None]:
         """Read the fence whose first three characters are at ``pos``."""
         source, emitter, blocks = self.source, self.emitter, self.blocks
-        line_start = emitter.blank
+        line_start = emitter.at_line_start
         source.mark()
-        length = yield from self.marks.run(char)
-        label = yield from self.marks.peek_label()
-        if blocks is not None and self.marks.is_tag(label):
+        length = yield from self.lexer.run(char)
+        label = yield from self.lexer.peek_label()
+        if blocks is not None and self.lexer.is_tag(label):
             if (yield from blocks.tagged(char, length, line_start=line_start)):
                 self._tagged_seen = True
                 return
             kind = "tag"
-        elif line_start and length == 3 and not self._tagged_seen and (yield from self._unwrapped(char, label)):
+        elif line_start and length == 3 and not self._tagged_seen and (yield from self._holds_marked_calls(char, label)):
             source.take()
             return
         elif self.implicit is not None and line_start and not self._tagged_seen and self._may_hold_calls(label):
-            if (yield from self.implicit.fenced(self.marks)):
+            if (yield from self.implicit.fenced(self.lexer)):
                 source.take()
                 return
             source.rewind()
@@ -560,15 +569,15 @@ class FenceReader(Reader):
             emitter.verbatim(source.take())
             yield from self.prose.read(char, length, line_start=line_start, kind="")
             return
-        # It was read as calls and is not: from the start again, as prose.
-        length = yield from self.marks.run(char)
+        # It was read as calls and is not: read it again from the start, as prose.
+        length = yield from self.lexer.run(char)
         emitter.verbatim(char * length)
         yield from self.prose.read(char, length, line_start=line_start, kind=kind)
 
-    def _unwrapped(self, char: str, label: str) -> Steps[bool]:
-        if not self.lenient or self.emitter.quoted or self.emitter.over:
+    def _holds_marked_calls(self, char: str, label: str) -> Steps[bool]:
+        if not self.lenient or self.emitter.in_blockquote or self.emitter.turn_ended:
             return False
-        return (yield from self.markup.read(char, label))
+        return (yield from self.marked.read(char, label))
 
     def _may_hold_calls(self, label: str) -> bool:
         if label.lower() in _LENIENT_LABELS:

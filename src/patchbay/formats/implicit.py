@@ -1,8 +1,9 @@
-"""Where calls of offered tools count without markers: at the beginning of a line, or alone in a fence or in inline code.
+"""Calls without markers: where they count, at the beginning of a line, or alone in a fence or in inline code.
 
 A block of calls is read whole before any of it is emitted. After the first one models explain: they repeat the call, show a
-variant of it, or go on with a conversation of their own. So further blocks count only as long as nothing between them says
-that the answer is over, and a block without a new call is prose.
+variant of it, or continue with a conversation of their own. So further blocks count only as long as nothing between them says
+that
+the answer is over, and a block without a new call is prose.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from patchbay.formats.codecs.python import PythonCalls
-from patchbay.formats.context import Context, FenceMarks, Reader, cached_attribute, pass_label
+from patchbay.formats.context import Context, FenceLexer, Reader, cached_attribute, skip_label
 from patchbay.formats.emitter import BufferedCalls, call_key
 from patchbay.formats.implicit_calls import ImplicitCalls
 from patchbay.formats.scanner import LineStart
-from patchbay.formats.source import LINE_END, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import LINE_END, NoMatch, Source, Steps, Truncated, discard
 from patchbay.formats.values.json_stream import FENCES
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import PythonValue
@@ -32,63 +33,63 @@ _DICT = re.compile(r"(?:\w+[ \t]*=[ \t]*)?[\[\s]*\{")
 _CALLED = re.compile(r"([^\W\d][\w.]*)[ \t]*\(")
 _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?![ \t]*=)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
-_MARK = re.compile(r"\"\"\"|'''|```|~~~|[\"'\n#()\[\]{}\\]")
-_MARK_ROOM = 2
+_TOKEN = re.compile(r"\"\"\"|'''|```|~~~|[\"'\n#()\[\]{}\\]")
+_TOKEN_LOOKAHEAD = 2
 _LINE = re.compile(r"[^\n]*")
-_HEAD_ROOM = 160
-_ROOM = 2000
-"""How much of a program may come before its next call: until a call has come all of it is held back."""
+_MAX_HEAD = 160
+_MAX_PROGRAM = 2000
+"""Maximum length of a program before its next call: all of it is held back until a call has come."""
 
 
 class ProgramReader:
-    """Passes over the statements of fences that call nothing. ``offered``: the tool that a name means, None if it means none."""
+    """Skips statements in fences that call no tool. ``offered``: returns the tool that a name means, None for other names."""
 
     def __init__(self, source: Source, offered: Callable[[str], str | None]) -> None:
         self.source = source
-        self.names: dict[str, PythonValue | None] = {}
-        """What the names of the answer's programs stand for; None: for what running a program would give."""
+        self.variables: dict[str, PythonValue | None] = {}
+        """Values of the variables in the answer's programs; None for one that only running the program would give."""
         self._offered = offered
         self._values = PythonReader(source, _ignore_note)
-        self._passed = 0
+        self._skipped = 0
 
-    def begin(self) -> None:
-        """A fence begins, or a call came. What was named is still known: the next fence goes on with it."""
-        self._passed = 0
+    def reset_limit(self) -> None:
+        """Reset the length limit, at a fence or behind a call. Variables stay known: the next fence may use them."""
+        self._skipped = 0
 
-    def controls(self) -> Steps[bool]:
-        """True if the statement at ``pos`` decides about others; nothing is read."""
+    def is_control_flow(self) -> Steps[bool]:
+        """True if the statement at ``pos`` is control flow; nothing is read."""
         return _CONTROL.match((yield from self._head())) is not None
 
-    def target(self) -> Steps[str]:
-        """The name that the statement at ``pos`` gives to its value, "" if none; nothing is read."""
+    def assigned_name(self) -> Steps[str]:
+        """Return the variable that the statement at ``pos`` assigns, "" if none, without reading it."""
         found = _TARGET.match((yield from self._head()))
         return found.group(1) if found else ""
 
-    def knows(self, statement: str) -> bool:
-        """True if a statement with a call says all of it: a dict may hold names, where Python calls have them filled in."""
-        if not self.names or not _DICT.match(statement):
+    def uses_no_variables(self, statement: str) -> bool:
+        """True if a call's arguments use no variable where it could not be substituted: in a dict (in Python calls it can)."""
+        if not self.variables or not _DICT.match(statement):
             return True
-        return self.names.keys().isdisjoint(_NAME.findall(_STRING.sub("", statement)))
+        return self.variables.keys().isdisjoint(_NAME.findall(_STRING.sub("", statement)))
 
-    def passes(self) -> Steps[bool]:
-        """Read a statement that calls no offered tool; False where it is not one that may be passed over. Raises NoMatch."""
+    def skip_statement(self) -> Steps[bool]:
+        """Read a statement that calls no tool; return False if it is not of a kind that may be skipped. Raises NoMatch."""
         source = self.source
         head = yield from self._head()
-        target = _TARGET.match(head)
-        if not (target or _PRINT.match(head) or _IMPORT.match(head)):
+        assigned_name = _TARGET.match(head)
+        if not (assigned_name or _PRINT.match(head) or _IMPORT.match(head)):
             return False
         begin = source.offset
         text = yield from self._text()
         if any(self._offered(name) for name in _CALLED.findall(text)):
             return False
-        if target:
-            name, item, operator = target.groups()
+        if assigned_name:
+            name, item, operator = assigned_name.groups()
             is_plain = not item and not operator
-            self.names[name] = (yield from self._literal(begin + target.end(), source.offset)) if is_plain else None
+            self.variables[name] = (yield from self._literal(begin + assigned_name.end(), source.offset)) if is_plain else None
         return True
 
     def _literal(self, begin: int, end: int) -> Steps[PythonValue | None]:
-        """The literal that is all of the text between two places, and to the latter; None if that is an expression."""
+        """Return the literal that fills the text between two offsets, None for an expression; move to the second offset."""
         source = self.source
         source.rewind_to(begin)
         try:
@@ -103,18 +104,18 @@ class ProgramReader:
         return value if is_literal and (not rest or rest.startswith("#")) else None
 
     def _head(self) -> Steps[str]:
-        """The line at ``pos``, or as much of it as decides what it is; nothing is read."""
+        """Return the line at ``pos``, or its beginning if it is long, without reading it."""
         source = self.source
-        size = yield from source.run(0, _LINE, _HEAD_ROOM)
+        size = yield from source.run(0, _LINE, _MAX_HEAD)
         return source.buf[source.pos : source.pos + size]
 
     def _text(self) -> Steps[str]:
-        """Read a statement to the end of its last line or to a fence; raises NoMatch where it is too long or no Python."""
+        """Read a statement to the end of its last line or to a fence; raises NoMatch if it is too long or not Python."""
         source = self.source
         begin, inside, depth = source.offset, "", 0
         while True:
-            mark = yield from self._mark()
-            if source.offset - begin > _ROOM - self._passed:
+            mark = yield from self._read_token()
+            if source.offset - begin > _MAX_PROGRAM - self._skipped:
                 raise NoMatch
             if inside == "#" and mark not in ("", "\n"):
                 source.pos += len(mark)
@@ -136,18 +137,18 @@ class ProgramReader:
             depth += (mark in "([{") - (mark in ")]}")
             source.pos = min(source.pos + len(mark) + (mark == "\\"), len(source.buf))
         text = source.since(begin)
-        self._passed += len(text)
+        self._skipped += len(text)
         return text
 
-    def _mark(self) -> Steps[str]:
-        """Read up to the next character that counts, or run of three; "" at the end of the text."""
+    def _read_token(self) -> Steps[str]:
+        """Read up to the next token that matters; return it, "" at the end of the text."""
         source = self.source
         while True:
-            found = _MARK.search(source.buf, source.pos)
-            if found and (source.ended or found.end() + _MARK_ROOM <= len(source.buf)):
+            found = _TOKEN.search(source.buf, source.pos)
+            if found and (source.ended or found.end() + _TOKEN_LOOKAHEAD <= len(source.buf)):
                 source.pos = found.start()
                 return found.group()
-            source.pos = found.start() if found else max(source.pos, len(source.buf) - _MARK_ROOM)
+            source.pos = found.start() if found else max(source.pos, len(source.buf) - _TOKEN_LOOKAHEAD)
             if source.ended:
                 source.pos = len(source.buf)
                 return ""
@@ -155,241 +156,243 @@ class ProgramReader:
 
 
 def _ignore_note(_note: str) -> None:
-    """What a literal was repaired in counts for nothing before a call holds it."""
+    """Ignore a literal's repairs: they only matter once a call holds it."""
 
 
 _NEXT_TURN = (
     r"#{2,}[ \t]*(?:Instruction|Response|Explanation|Question|Answer|Input|Output|User|Human|Assistant)\b|"
     r"(?:user|assistant|system|Human|User|Assistant)[ \t]*(?:\n|:)"
 )
-_TURNED = re.compile(_NEXT_TURN)
-"""What begins a line of an invented conversation, whatever came before it."""
-_OVER = re.compile(
+_STARTS_TURN = re.compile(_NEXT_TURN)
+"""Beginnings of lines of an invented conversation."""
+_ENDS_ANSWER = re.compile(
     _NEXT_TURN + r"|\"\"\"|'''|(?:def|class|import|from|assert)\b|if __name__|"
     r"(?:Explanation|Instruction|Response|Question)\b[^\n]{0,20}:"
 )
-"""What begins a line that is no part of the answer any more once calls came: code, explanations, the next turn."""
-_OVER_ROOM = 40
-_OVER_WORDS = (
+"""Beginnings of lines that are not part of the answer once calls came: code, explanations, the next turn."""
+_MAX_END_WORDS = 40
+_END_WORDS = (
     "##", "user", "assistant", "system", "Human", "User", "Assistant", "def", "class", "import", "from", "assert",
     "Explanation", "Instruction", "Response", "Question", '"""', "'''", "if __name__",
 )  # fmt: skip
-"""What the patterns above begin with: only a line that begins so is waited for."""
-_LEAD_ENDS = re.compile(r"[=:\r\n]")
-_LEADS = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
+"""Literal beginnings of the patterns above: only a line that begins like one of them is waited for."""
+_LEAD_IN_END = re.compile(r"[=:\r\n]")
+_LEAD_IN = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
 _EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
-_LEAD_ROOM = 80
+_MAX_LEAD_IN = 80
 _ANNOUNCES = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
 """Words that announce an example."""
-_ANNOUNCE_ROOM = 80
-_LEAD_FIRST = frozenset("rap0123456789_")
-"""What the words begin with that may lead to a call on a text's first line."""
-_OR = "or "
+_ANNOUNCE_LOOKBEHIND = 80
+_LEAD_IN_FIRST = frozenset("rap0123456789_")
+"""First characters of lead-ins on a text's first line."""
+_OR_SEPARATOR = "or "
 _CALL_BRACKETS = "()"
-_NONE = "'[]'"
+_EMPTY_LIST = "'[]'"
 
 
 class ImplicitCallReader(Reader):
-    """Reads blocks of calls of offered tools. ``starts``: what a line that is looked at begins with (None: anything)."""
+    """Reads blocks of calls of offered tools. ``call_starts``: see ``LineStart``."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._emitted_keys: set[str] = set()
-        self._over = False
-        self._program = False
-        self.leading = True
-        self.led = False
-        self._line = ""
-        self._starts, self._first = _beginnings(context.rules.beginnings)
-        self.starts: frozenset[str] | None = None
+        self._answer_ended = False
+        self._is_program = False
+        self.in_lead_in = True
+        self.after_lead_in = False
+        self._line_text = ""
+        self._tool_call_starts, self._first_chars = _call_starts(context.rules.beginnings)
+        self.call_starts: frozenset[str] | None = None
 
     @cached_attribute
-    def _bare(self) -> ImplicitCalls:
+    def _item_reader(self) -> ImplicitCalls:
         return ImplicitCalls(self.context, BufferedCalls())
 
     @cached_attribute
-    def _programs(self) -> ProgramReader:
+    def _program(self) -> ProgramReader:
         return ProgramReader(self.source, self.rules.offered)
 
-    def looks_at(self, char: str) -> bool:
-        """True if to read a line that begins with ``char``: any once calls came, and the first one where words may lead."""
+    def may_begin_call(self, char: str) -> bool:
+        """True if a call may begin with ``char``: with any once calls came, or on the first line, which may have a lead-in."""
         if self._emitted_keys:
             return True
-        first, self.starts = self.starts is None, self._starts
-        if char in self._first or (first and (self.led or self.emitter.has_text or char in _LEAD_FIRST)):
+        first, self.call_starts = self.call_starts is None, self._tool_call_starts
+        if char in self._first_chars or (first and (self.after_lead_in or self.emitter.has_text or char in _LEAD_IN_FIRST)):
             return True
         if first:
-            self.leading, self._line = True, ""
+            self.in_lead_in, self._line_text = True, ""
         return False
 
     def read(self) -> Steps[bool]:
-        """Read a block at the beginning of a line, or behind words that lead to it."""
-        led, self.led = self.led, False
-        if self._over or self.emitter.over:
+        """Read a block at the beginning of a line, or behind a lead-in."""
+        after_lead_in, self.after_lead_in = self.after_lead_in, False
+        if self._answer_ended or self.emitter.turn_ended:
             return False
-        if not led:
+        if not after_lead_in:
             if (self._emitted_keys or self.emitter.has_text) and (yield from self._ends_answer()):
-                self._over = True
+                self._answer_ended = True
                 return False
-            self.leading, self._line = self._program or not self.emitter.has_text, ""
+            self.in_lead_in, self._line_text = self._is_program or not self.emitter.has_text, ""
         source = self.source
         begin = source.offset
-        self._bare.begin()
+        self._item_reader.reset()
         try:
             if source.buf[source.pos] == "`":
                 found = yield from self._inline()
-            elif led or self.emitter.has_text:
+            elif after_lead_in or self.emitter.has_text:
                 found = yield from self._block()
-            elif (yield from self._says_none()):
+            elif (yield from self._is_empty_list()):
                 return False
             else:
-                found = yield from self._led_block()
+                found = yield from self._block_with_lead_in()
         except Truncated:
             return self._cut(begin)
         return found and self.accept()
 
-    def _led_block(self) -> Steps[bool]:
-        """Read a block that the first word of its line may lead to."""
+    def _block_with_lead_in(self) -> Steps[bool]:
+        """Read a block behind a lead-in that is part of its line."""
         source = self.source
         begin = source.offset
-        lead = yield from self._bare.first_lead()
+        lead_in = yield from self._item_reader.first_lead_in()
         if (yield from self._block()):
-            self._program = self._program or bool(lead)
+            self._is_program = self._is_program or bool(lead_in)
             return True
         source.rewind_to(begin)
         return False
 
-    def lead(self, end: int) -> int:
-        """Follow the words of a line that may lead to a call, ``Calls:`` or ``x =``; they are prose."""
+    def scan_lead_in(self, end: int) -> int:
+        """Scan for a lead-in, ``Calls:`` or ``x =``, which is emitted as prose."""
         source = self.source
-        looked_at = min(end, source.pos + _LEAD_ROOM - len(self._line))
-        found = _LEAD_ENDS.search(source.buf, source.pos, looked_at)
+        limit = min(end, source.pos + _MAX_LEAD_IN - len(self._line_text))
+        found = _LEAD_IN_END.search(source.buf, source.pos, limit)
         stop = found.end() if found else end
-        self._line += source.buf[source.pos : min(stop, looked_at)]
-        self.leading = not found and len(self._line) < _LEAD_ROOM
-        line = self._line.strip(" \t")
-        self.led = _LEADS.fullmatch(line) is not None and not _EXAMPLE.search(line)
-        if self.led and line[-1:] == "=":
-            self._program = True
+        self._line_text += source.buf[source.pos : min(stop, limit)]
+        self.in_lead_in = not found and len(self._line_text) < _MAX_LEAD_IN
+        line = self._line_text.strip(" \t")
+        self.after_lead_in = _LEAD_IN.fullmatch(line) is not None and not _EXAMPLE.search(line)
+        if self.after_lead_in and line[-1:] == "=":
+            self._is_program = True
         return stop
 
     def _cut(self, begin: int) -> bool:
-        """The text ended inside a block: emit what is complete of it, and what was cut off."""
-        source, bare = self.source, self._bare
-        name = bare.cut()
-        calls = len(bare.buffered.items)
-        inside = calls > bare.before  # a list: calls of it are complete
-        begin = begin if not bare.before else bare.began
+        """Handle the end of the text inside a block: emit its complete calls, and the one that was cut off."""
+        source, item_reader = self.source, self._item_reader
+        name = item_reader.cut()
+        calls = len(item_reader.buffered.items)
+        inside_list = calls > item_reader.items_before  # with complete calls in it
+        begin = begin if not item_reader.items_before else item_reader.item_start
         emitted = calls > 0 and self.accept()
-        if name or (emitted and inside):
+        if name or (emitted and inside_list):
             self.emitter.cut(source.since(begin), name)
         elif emitted:
             source.rewind_to(begin)
         return emitted or bool(name)
 
-    def _says_none(self) -> Steps[bool]:
-        """True if the answer is an empty list: no call, and none of what follows is one."""
+    def _is_empty_list(self) -> Steps[bool]:
+        """True if the answer is an empty list: there is no call, and nothing behind it is one."""
         source = self.source
         if (yield from source.peek()) not in ("[", '"', "'"):
             return False
-        self._over = (yield from source.ahead(len(_NONE))).lstrip("\"'").startswith("[]")
-        return self._over
+        self._answer_ended = (yield from source.ahead(len(_EMPTY_LIST))).lstrip("\"'").startswith("[]")
+        return self._answer_ended
 
     def accept(self) -> bool:
-        """Emit the calls of a block, if there is anything new in them."""
-        buffered = self._bare.buffered
+        """Emit the calls of a block, if one of them is new."""
+        buffered = self._item_reader.buffered
         calls = buffered.calls
-        if _ANNOUNCES.search(self.emitter.tail(_ANNOUNCE_ROOM)) or any(
+        if _ANNOUNCES.search(self.emitter.tail(_ANNOUNCE_LOOKBEHIND)) or any(
             self._echoes_schema(name, arguments) for name, arguments in calls
         ):
             return False
         if all(call_key(name, arguments) in self._emitted_keys for name, arguments in calls):
             return False
         buffered.drop_repeated(self._emitted_keys)
-        self.starts = None
+        self.call_starts = None
         buffered.emit(self.calls)
         return True
 
-    def fenced(self, marker_set: FenceMarks) -> Steps[bool]:
-        """Read a fence from behind its run; False, with nothing emitted, if it holds anything but calls, or nothing new."""
-        source, bare = self.source, self._bare
-        if self._over or self.emitter.over:
+    def fenced(self, lexer: FenceLexer) -> Steps[bool]:
+        """Read a fence from behind its run; return False, with nothing emitted, if it holds more than calls, or no new call."""
+        source, item_reader = self.source, self._item_reader
+        if self._answer_ended or self.emitter.turn_ended:
             return False
         begin = source.offset
-        pass_label(source)
-        if (yield from source.peek()) == "(":  # no label: a call on the fence's own line
+        skip_label(source)
+        if (yield from source.peek()) == "(":  # not a label: a call on the fence's own line
             source.rewind_to(begin)
-        bare.begin()
-        self._programs.begin()
+        item_reader.reset()
+        self._program.reset_limit()
         try:
-            yield from self._statement()
-            if (yield from self._says_none()):
+            yield from self._skip_separators()
+            if (yield from self._is_empty_list()):
                 return False
             while True:
-                char = yield from self._statement()
+                char = yield from self._skip_separators()
                 if not char or (char in FENCES and (yield from self.context.json.at_fence())):
                     break
-                if not (yield from self._called(char)):
+                if not (yield from self._read_statement(char)):
                     return False
         except Truncated:
             return self._cut(begin)
         except NoMatch:
             return False
-        if not bare.buffered.calls or bare.buffered.holds_prose:
+        if not item_reader.buffered.calls or item_reader.buffered.holds_prose:
             return False
         if char:
-            yield from marker_set.run(char)
-            if (yield from marker_set.is_opener()):
+            yield from lexer.run(char)
+            if (yield from lexer.is_opener()):
                 return False
         return self.accept()
 
-    def _called(self, char: str) -> Steps[bool]:
-        """Read a statement of a fence: a call, or what may stand beside calls in a program."""
-        source, bare, program = self.source, self._bare, self._programs
-        begin, before, target, lead = source.offset, len(bare.buffered.items), "", ""
+    def _read_statement(self, char: str) -> Steps[bool]:
+        """Read a statement of a fence: a call, or what may accompany calls in a program."""
+        source, item_reader, program = self.source, self._item_reader, self._program
+        begin, before, target, lead_in = source.offset, len(item_reader.buffered.items), "", ""
         is_word = char.isalpha() or char in "_@"
         if is_word:
-            if (yield from program.controls()):
+            if (yield from program.is_control_flow()):
                 return False
-            target = yield from program.target()
-            lead = yield from bare.lead()
-        printed = lead.startswith("print")
+            target = yield from program.assigned_name()
+            lead_in = yield from item_reader.lead_in()
+        printed = lead_in.startswith("print")
         source.pos += printed
-        bare.names = program.names
+        item_reader.variables = program.variables
         try:
-            found = yield from bare.item()
+            found = yield from item_reader.item()
         finally:
-            bare.names = {}
+            item_reader.variables = {}
         if not found:
             source.rewind_to(begin)
-            return is_word and (yield from program.passes())
-        read = bare.buffered.items[before:]
-        if not program.knows(source.since(begin)) or not all("".join(pieces).startswith("{") for name, pieces in read if name):
+            return is_word and (yield from program.skip_statement())
+        read = item_reader.buffered.items[before:]
+        if not program.uses_no_variables(source.since(begin)) or not all(
+            "".join(pieces).startswith("{") for name, pieces in read if name
+        ):
             return False
         if printed and (yield from source.peek()) == ")":
             source.pos += 1
         if target:
-            program.names[target] = None
-        program.begin()
+            program.variables[target] = None
+        program.reset_limit()
         return True
 
-    def _statement(self) -> Steps[str]:
-        """Read what may stand between the calls of a fence: blanks, separators, comments; the character that follows."""
+    def _skip_separators(self) -> Steps[str]:
+        """Read white space, separators and comments; return the next character."""
         source = self.source
         while True:
             char = yield from source.peek()
             if char and char in " \t\r\n,;":
                 source.pos += 1
             elif char == "#":
-                yield from source.read_to(LINE_END, len)
+                yield from source.read_to(LINE_END, discard)
             else:
                 return char
 
     def _inline(self) -> Steps[bool]:
-        """Read a block in inline code that is all of its line."""
+        """Read a block in inline code that fills its line."""
         source = self.source
         source.pos += 1
-        if (yield from source.peek()) not in self._first or source.buf[source.pos] == "`" or not (yield from self._block()):
+        if (yield from source.peek()) not in self._first_chars or source.buf[source.pos] == "`" or not (yield from self._block()):
             return False
         if (yield from source.peek()) != "`":
             return False
@@ -398,28 +401,28 @@ class ImplicitCallReader(Reader):
         return not char or char in " \t\r\n;,."
 
     def _block(self) -> Steps[bool]:
-        """Read calls that follow each other, up to the end of the last one; False if there is none."""
-        source, bare = self.source, self._bare
+        """Read consecutive calls, up to the end of the last one; return False if there is none."""
+        source, item_reader = self.source, self._item_reader
         end = -1
         while True:
-            if not (yield from bare.item()):
+            if not (yield from item_reader.item()):
                 break
             end = source.offset
-            if not (yield from self._separator()):
+            if not (yield from self._read_separator()):
                 break
         if end < 0:
             return False
         source.rewind_to(end)
-        yield from self._surplus()
+        yield from self._skip_surplus_brackets()
         return (yield from self._ends_line())
 
     def _ends_line(self) -> Steps[bool]:
-        """True if what follows calls on their line may: not what makes a link of a list, or a word about it."""
+        """True if the rest of the line may follow calls: it does not make the list a link, nor explain it."""
         source = self.source
         return (yield from source.peek()) not in ("(", ":") or (yield from source.ahead(len(_CALL_BRACKETS))) == _CALL_BRACKETS
 
-    def _surplus(self) -> Steps[None]:
-        """Read brackets that close what was closed already, or was opened by the words that led here, up to a line's end."""
+    def _skip_surplus_brackets(self) -> Steps[None]:
+        """Read surplus closing brackets at the end of a line."""
         source = self.source
         begin = source.offset
         while (char := (yield from source.peek())) and char in ")]}":
@@ -427,20 +430,20 @@ class ImplicitCallReader(Reader):
         if char and char not in "\r\n":
             source.rewind_to(begin)
 
-    def _separator(self) -> Steps[str]:
-        """Read what may stand between calls; the character that follows, "" if it begins no call."""
+    def _read_separator(self) -> Steps[str]:
+        """Read what may separate calls; return the next character, "" if no call begins with it."""
         source = self.source
         while True:
             char = yield from source.peek()
             if char and char in " \t\r\n,;+":
                 source.pos += 1
-            elif char == "o" and (yield from source.ahead(len(_OR))) == _OR:
-                source.pos += len(_OR)
+            elif char == "o" and (yield from source.ahead(len(_OR_SEPARATOR))) == _OR_SEPARATOR:
+                source.pos += len(_OR_SEPARATOR)
             else:
-                return char if char and (char in self._first or char == "(") and char != "`" else ""
+                return char if char and (char in self._first_chars or char == "(") and char != "`" else ""
 
     def _echoes_schema(self, name: str, arguments: str) -> bool:
-        """A tool's own schema shown as an example has the shape of a call: its arguments are a JSON Schema."""
+        """True if the arguments are a JSON Schema: then the "call" shows a tool's definition."""
         try:
             value = json.loads(arguments)
         except (ValueError, RecursionError):
@@ -454,30 +457,30 @@ class ImplicitCallReader(Reader):
         """True if the line says that the answer is over."""
         source = self.source
         while True:
-            line = source.buf[source.pos : source.pos + _OVER_ROOM]
-            if not any(word.startswith(line) or line.startswith(word) for word in _OVER_WORDS):
+            line = source.buf[source.pos : source.pos + _MAX_END_WORDS]
+            if not any(word.startswith(line) or line.startswith(word) for word in _END_WORDS):
                 return False
-            if len(line) == _OVER_ROOM or "\n" in line or source.ended:
+            if len(line) == _MAX_END_WORDS or "\n" in line or source.ended:
                 break
             yield
-        ends = _OVER if self._emitted_keys else _TURNED
-        return ends.match(source.buf, source.pos, source.pos + _OVER_ROOM) is not None
+        ends = _ENDS_ANSWER if self._emitted_keys else _STARTS_TURN
+        return ends.match(source.buf, source.pos, source.pos + _MAX_END_WORDS) is not None
 
 
 @lru_cache(maxsize=64)
-def _beginnings(names: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """What a line with a call begins with where tools' names begin so, and the first characters of that."""
+def _call_starts(names: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the texts that lines with calls start with, and their first characters. ``names``: beginnings of tools' names."""
     starts = frozenset((*"[{`'\"#", "\\[")) | names
     return starts, frozenset(start[0] for start in starts)
 
 
 OPENER = "["
 _BEFORE = frozenset(("", " ", "\t", ":", ".", "!", "?"))
-"""What the prose before a list ends in: behind a letter a bracket is an index, behind a quote or a bracket an example."""
+"""Characters before a list of calls: behind a letter a bracket is an index, behind a quote or a bracket an example."""
 
 
 class InlineLists(Reader):
-    """Reads such lists of offered tools. ``lines``: the reader of what stands at the beginning of a line."""
+    """Reads lists of calls in the middle of a line. ``lines``: the reader for the beginning of a line."""
 
     def __init__(self, context: Context, lines: LineStart | None) -> None:
         super().__init__(context)
@@ -485,20 +488,20 @@ class InlineLists(Reader):
         self._buffered = BufferedCalls()
         self._python = PythonCalls(context, context.source, self._buffered, context.rules.offered)
         self._python.strict = True
-        self._buffered.ended = self._forget_name
+        self._buffered.ended = self._clear_name
 
     def read(self, _marker: str) -> Steps[bool]:
-        """Read a list, and emit its calls when it was read to its end."""
+        """Read a list, and emit its calls once it is read to its end."""
         emitter, lines = self.emitter, self._lines
         if lines is None:
             return False
-        if emitter.blank or lines.led:
-            return not emitter.quoted and lines.looks_at(OPENER) and (yield from lines.read())
-        if emitter.over or emitter.last not in _BEFORE:
+        if emitter.at_line_start or lines.after_lead_in:
+            return not emitter.in_blockquote and lines.may_begin_call(OPENER) and (yield from lines.read())
+        if emitter.turn_ended or emitter.last_char not in _BEFORE:
             return False
         begin = self.source.offset
         self._buffered.clear()
-        self._forget_name()
+        self._clear_name()
         cut = False
         try:
             yield from self._python.several()
@@ -513,5 +516,5 @@ class InlineLists(Reader):
             emitter.cut(self.source.since(begin), self._python.called)
         return True
 
-    def _forget_name(self) -> None:
+    def _clear_name(self) -> None:
         self._python.called = ""

@@ -1,4 +1,4 @@
-"""Calls of offered tools without any markers, one at a time: JSON, Python, glued names, mixed lists, strings that hold calls.
+"""Codecs for calls of offered tools without markers: JSON, Python, glued names, mixed lists, strings that hold calls.
 
 They are buffered: ``implicit`` decides whether they count.
 
@@ -30,22 +30,22 @@ _SEPARATORS = marker_set(("[ARGS]", "<|tool_call_argument_begin|>"))
 _MAX_NAME = 256
 _FENCE = marker_set(("```",))
 _LABELS = frozenset({"", "py", "python"})
-_FUNCTION = "tool_call"
+_CHATGLM_FUNCTION = "tool_call"
 
 
 class GluedCalls(Reader):
-    """Reads one call of an offered tool whose arguments stand right behind its name, and emits it to ``sink``."""
+    """Reads one call of an offered tool with its arguments directly behind its name, and emits it to ``sink``."""
 
     def __init__(self, context: Context, sink: CallSink) -> None:
         super().__init__(context)
         self.sink = sink
         self.called = ""
-        """The name of the call being read, as far as it is known: for a call that is cut off."""
+        """Name of the call being read, as far as known: for a call that is cut off."""
         self._json = context.json
         self._values = PythonReader(context.source, context.emitter.note)
 
     def read(self) -> Steps[int]:
-        """Read a call; 1. Raises NoMatch, Truncated."""
+        """Read a call and return 1. Raises NoMatch, Truncated."""
         name = self.rules.offered((yield from self._name()))
         if name is None:
             raise NoMatch
@@ -69,7 +69,7 @@ class GluedCalls(Reader):
         return 1
 
     def _name(self) -> Steps[str]:
-        """Read a name and the index behind it; the name."""
+        """Read a name and the index behind it; return the name."""
         source = self.source
         while True:
             found = _NAME.match(source.buf, source.pos)
@@ -85,7 +85,7 @@ class GluedCalls(Reader):
         return name
 
     def _below(self, name: str) -> Steps[bool]:
-        """Read the fence below a name, and emit the call that stands in it; False where there is no such fence."""
+        """Read the fence below a name, and emit the call in it; return False if there is no such fence."""
         source = self.source
         if not (yield from self._new_line()) or not (yield from _FENCE.at(source)):
             return False
@@ -94,7 +94,9 @@ class GluedCalls(Reader):
             return False
         word = yield from source.read_run(NAME)
         char = yield from source.peek()
-        if not word or ((word != _FUNCTION or char not in ("(", "")) and (char or not _FUNCTION.startswith(word))):
+        if not word or (
+            (word != _CHATGLM_FUNCTION or char not in ("(", "")) and (char or not _CHATGLM_FUNCTION.startswith(word))
+        ):
             return False
         self.called = name
         if not char:
@@ -112,13 +114,13 @@ class GluedCalls(Reader):
         return True
 
     def _new_line(self) -> Steps[bool]:
-        """Read white space; whether a line ended in it."""
+        """Read white space; return whether it has a line break."""
         begin = self.source.offset
         yield from self.source.space()
         return "\n" in self.source.since(begin)
 
     def _separators(self) -> Steps[bool]:
-        """Read the markers between name and arguments; whether there were any."""
+        """Read the markers between name and arguments; return whether there were any."""
         source = self.source
         begin = source.offset
         while True:
@@ -130,7 +132,7 @@ class GluedCalls(Reader):
             source.pos += len(separator)
 
     def _is_json(self) -> Steps[bool]:
-        """True if what the bracket at ``pos`` opens is an object as JSON writes it: with nothing else to say so, this has to."""
+        """True if the bracket at ``pos`` opens an object as JSON writes it: nothing else says that this is a call."""
         source = self.source
         begin = source.offset
         source.pos += 1
@@ -148,7 +150,7 @@ _MAX_DEPTH = 3
 
 
 class MixedLists(Reader):
-    """Reads such lists and tells their calls to ``buffered``. ``objects`` reads a call that is an object."""
+    """Reads mixed lists and emits their calls to ``buffered``. ``objects`` reads a call that is a JSON object."""
 
     def __init__(self, context: Context, buffered: BufferedCalls, objects: Callable[[], Steps[int]]) -> None:
         super().__init__(context)
@@ -158,28 +160,28 @@ class MixedLists(Reader):
         self._values = PythonReader(context.source, context.emitter.note)
 
     def read(self) -> Steps[int]:
-        """Read a list; how many calls it held, at least one. Raises NoMatch, Truncated."""
+        """Read a list; return the number of calls in it, at least one. Raises NoMatch, Truncated."""
         emitted = yield from self._list(depth=0)
         if not emitted:
             raise NoMatch
         return emitted
 
     def string(self) -> Steps[int]:
-        """Read a string that says nothing but calls, or a list of them; 1. Raises NoMatch."""
+        """Read a string whose text is a call or a list of calls, and return 1. Raises NoMatch."""
         source = self.source
         begin = source.offset
         quote = source.buf[source.pos]
         source.pos += 1
-        called = yield from self._called(begin + 1, quote)
+        called = yield from self._quoted_name(begin + 1, quote)
         if called:
             return called
         source.rewind_to(begin)
-        if (yield from self._in_quotes(quote)) is not None:
+        if (yield from self._string_or_calls(quote)) is not None:
             raise NoMatch
         return 1
 
-    def _called(self, begin: int, quote: str) -> Steps[int]:
-        """Read the rest of ``'f'(a=1)``: 1, or 0 where a call stands in the quotes; raises NoMatch where neither does."""
+    def _quoted_name(self, begin: int, quote: str) -> Steps[int]:
+        """Read the rest of ``'f'(a=1)`` and return 1, or return 0 if a call stands in the quotes; raises NoMatch otherwise."""
         source = self.source
         word = yield from self._python.word()
         if not word or (yield from source.peek()) != quote:
@@ -192,7 +194,7 @@ class MixedLists(Reader):
         source.pos += 1
         if name is None or (yield from self.source.space(" ")) != "(":
             raise NoMatch
-        yield from self._python.called_with(name)
+        yield from self._python.read_arguments(name)
         return 1
 
     def _list(self, *, depth: int) -> Steps[int]:
@@ -208,14 +210,14 @@ class MixedLists(Reader):
                 raise Truncated
             if char == closer or not char or (emitted and char in "`~" and (yield from self.context.json.at_fence())):
                 source.pos += char == closer
-                return emitted + self._pair(name, arguments)
+                return emitted + self._emit_pair(name, arguments)
             if char in ",;.+" and (emitted or name):
                 source.pos += 1
                 continue
             if char in ")]}" and arguments is not None:
                 self.context.emitter.note("stray_bracket")
                 source.pos += 1
-                emitted += self._pair(name, arguments)
+                emitted += self._emit_pair(name, arguments)
                 name, arguments = "", None
                 continue
             if name and char == "{" and arguments is None:
@@ -235,11 +237,11 @@ class MixedLists(Reader):
             read, found = yield from self._item(char, depth)
             emitted += read
             if found:
-                emitted += self._pair(name, arguments)
+                emitted += self._emit_pair(name, arguments)
                 name, arguments = found, None
 
     def _item(self, char: str, depth: int) -> Steps[tuple[int, str]]:
-        """Read one item: how many calls it was, and the tool's name if that is all it was."""
+        """Read one item; return the number of calls in it, and the tool's name if the item is only a name."""
         source = self.source
         begin = source.offset
         if char in "[(":
@@ -250,7 +252,7 @@ class MixedLists(Reader):
             source.pos += 1
             char = yield from source.peek()
         if char in "\"'`":
-            inside = yield from self._in_quotes(char)
+            inside = yield from self._string_or_calls(char)
             name = None if inside is None else self.rules.offered(inside)
             if inside is not None and name is None:
                 if self._buffered.calls and _FOREIGN_CALL.fullmatch(inside):
@@ -258,7 +260,7 @@ class MixedLists(Reader):
                     return 0, ""
                 raise NoMatch
             if name is not None and (yield from self.source.space(" ")) == "(":  # 'f'(a=1)
-                yield from self._python.called_with(name)
+                yield from self._python.read_arguments(name)
                 name = None
             return name is None, name or ""
         if char == "{":
@@ -282,7 +284,7 @@ class MixedLists(Reader):
         return (yield from self._python.one()), ""
 
     def _key(self) -> Steps[str]:
-        """Read ``key=`` or ``'key':``, or ``'key=``; "" with nothing read if none stands here."""
+        """Read ``key=``, ``'key':`` or ``'key=``; return "" with nothing read for anything else."""
         source = self.source
         begin = source.offset
         quote = yield from source.peek()
@@ -302,7 +304,7 @@ class MixedLists(Reader):
         return ""
 
     def _quoted_arguments(self) -> Steps[dict[str, PythonValue] | None]:
-        """Read a string that says ``key=value``, or several of them; None with nothing read if it says anything else."""
+        """Read a string that holds one or several ``key=value``; return None with nothing read for any other string."""
         source = self.source
         begin = source.offset
         source.pos += 1
@@ -322,7 +324,7 @@ class MixedLists(Reader):
         return None
 
     def _keywords(self, text: str) -> dict[str, PythonValue] | None:
-        """What a string says that holds a call's arguments, ``(a=1, b=2)`` or ``a=1, b=2``; None if it holds anything else."""
+        """Parse a string that holds a call's arguments, ``(a=1, b=2)`` or ``a=1, b=2``; return None for any other string."""
         inner = whole_text(text if text.startswith("(") else f"({text})")
         inner.mark()
         reading = PythonReader(inner, self.context.emitter.note).arguments()
@@ -335,8 +337,8 @@ class MixedLists(Reader):
         whole = inner.pos == len(inner.buf) and not arguments.positional and not arguments.spread
         return arguments.keywords if whole else None
 
-    def _in_quotes(self, quote: str) -> Steps[str | None]:
-        """Read a string: None if it was calls, which are emitted, else what it says."""
+    def _string_or_calls(self, quote: str) -> Steps[str | None]:
+        """Read a string; return its text, or None if it held calls, which are emitted."""
         source, before = self.source, len(self._buffered.items)
         begin = source.offset
         source.pos += 1
@@ -373,7 +375,7 @@ class MixedLists(Reader):
         return None if self._calls_in(text) else text
 
     def _calls_in(self, text: str) -> bool:
-        """True if what a string says is a call, or a list of them; emitted if so."""
+        """Emit the call or list of calls in a string's text; return False if it holds anything else."""
         inner = whole_text(text.strip())
         before = len(self._buffered.items)
         note = self.context.emitter.note
@@ -389,8 +391,8 @@ class MixedLists(Reader):
             return False
         return True
 
-    def _pair(self, name: str, arguments: PythonArguments | None) -> int:
-        """Emit the call of a name and the arguments that stood behind it; how many calls that is."""
+    def _emit_pair(self, name: str, arguments: PythonArguments | None) -> int:
+        """Emit the call of a name and the arguments behind it; return the number of calls, 0 or 1."""
         if not name or arguments is None:
             return 0
         self._buffered.start(name).append(arguments_json(arguments, self.rules.types(name)))
@@ -399,25 +401,25 @@ class MixedLists(Reader):
 
 
 def plain(text: str) -> PythonValue:
-    """A value after ``key=`` in a string."""
+    """Return the value for a text after ``key=`` in a string."""
     if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]:
         return PythonValue(json.dumps(text[1:-1], ensure_ascii=False))
     return PythonValue(None, text)
 
 
-_LEAD = re.compile(
+_LEAD_IN = re.compile(
     r"(?:return|await|print[ \t]*(?=\()|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=(?!=)"
     r"|[A-Za-z_' ]{1,40}:|[0-9]{1,2}[.)])[ \t]*"
 )
-_LEAD_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
-_LEAD_ROOM = 80
-_FIRST_LEADS = ("return ", "await ", "print(")
+_LEAD_IN_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
+_MAX_LEAD_IN = 80
+_FIRST_WORDS = ("return ", "await ", "print(")
 _NUMBER = re.compile(r"[0-9]{1,2}[.)]?")
-_ENDS = frozenset("\r\n;,#`)+o")
+_STATEMENT_ENDS = frozenset("\r\n;,#`)+o")
 
 
 class ImplicitCalls:
-    """Reads to ``buffered``."""
+    """Reads one unmarked call, or one list of calls, in any notation, into ``buffered``."""
 
     def __init__(self, context: Context, buffered: BufferedCalls) -> None:
         self.source = context.source
@@ -431,36 +433,36 @@ class ImplicitCalls:
         self._glued = GluedCalls(context, buffered)
         self._mixed = MixedLists(context, buffered, self._object)
         buffered.ended = self._forget_name
-        self.began = self.before = 0
-        """Where the last item began, and how many calls and pieces of prose stood before it."""
+        self.item_start = self.items_before = 0
+        """Offset of the last item, and the number of buffered items before it."""
 
-    def begin(self) -> None:
-        """Forget what was staged."""
+    def reset(self) -> None:
+        """Discard the buffered calls."""
         self.buffered.clear()
-        self.before = 0
+        self.items_before = 0
         self._forget_name()
 
     @property
-    def names(self) -> Mapping[str, PythonValue | None]:
-        """What names stand for in Python calls; None: for nothing that is known."""
-        return self._python.names
+    def variables(self) -> Mapping[str, PythonValue | None]:
+        """Values of variables in Python calls; None for an unknown value."""
+        return self._python.variables
 
-    @names.setter
-    def names(self, names: Mapping[str, PythonValue | None]) -> None:
-        self._python.names = names
+    @variables.setter
+    def variables(self, variables: Mapping[str, PythonValue | None]) -> None:
+        self._python.variables = variables
 
     def _forget_name(self) -> None:
         self._objects.name = self._python.called = self._glued.called = ""
 
     def cut(self) -> str:
-        """The text ended: take what was staged of a call that is not complete back; its name, "" if it is not known."""
+        """Remove a call that the end of the text cut off; return its name, "" if it is not known."""
         return self.buffered.cut() or self._objects.name or self._python.called or self._glued.called
 
     def item(self) -> Steps[bool]:
-        """Read one call or list of calls in the first shape that fits; False, with nothing staged or read, if none does."""
+        """Read one call or list of calls with the first codec that fits; return False, with nothing read, if none does."""
         source, buffered = self.source, self.buffered
         begin, before = source.offset, len(buffered.items)
-        self.began, self.before = begin, before
+        self.item_start, self.items_before = begin, before
         char = yield from source.peek()
         escaped = char == "\\"  # Markdown's, before a bracket
         if escaped:
@@ -470,13 +472,13 @@ class ImplicitCalls:
         if char == "{":
             codecs = (self._object,)
         elif char == "[":
-            codecs = (self._object, self._python.several, *(() if self.names else (self._mixed.read,)))
+            codecs = (self._object, self._python.several, *(() if self.variables else (self._mixed.read,)))
         elif char in ('"', "'"):
             codecs = (self._mixed.string,)
         elif char == "(":
-            codecs = () if self.names else (self._mixed.read,)
+            codecs = () if self.variables else (self._mixed.read,)
         else:
-            codecs = (self._statement, *(() if self.names else (self._glued.read,)))
+            codecs = (self._statement, *(() if self.variables else (self._glued.read,)))
         for codec in codecs:
             try:
                 if (yield from codec()):
@@ -497,35 +499,35 @@ class ImplicitCalls:
             self._json.guarded = False
 
     def _statement(self) -> Steps[int]:
-        """Read ``f(...)`` that is all of its statement."""
+        """Read ``f(...)`` that fills its statement."""
         emitted = yield from self._python.one()
-        yield from self._python.picked()
+        yield from self._python.skip_subscript()
         char = yield from self.source.space(" \t")
-        if char and char not in _ENDS:
+        if char and char not in _STATEMENT_ENDS:
             raise NoMatch
         return emitted
 
-    def lead(self) -> Steps[str]:
-        """Read what leads to a call in a program, or numbers it: ``return``, ``x =``, ``print(``. "" if there is nothing."""
+    def lead_in(self) -> Steps[str]:
+        """Read a lead-in before a call in a program, or a number: ``return``, ``x =``, ``print(``. "" if there is none."""
         source = self.source
         while True:
-            rest = source.buf[source.pos : source.pos + _LEAD_ROOM]
+            rest = source.buf[source.pos : source.pos + _MAX_LEAD_IN]
             line = rest.partition("\n")[0]
-            if len(line) < len(rest) or len(rest) == _LEAD_ROOM or source.ended or _LEAD_LINE.match(line):
+            if len(line) < len(rest) or len(rest) == _MAX_LEAD_IN or source.ended or _LEAD_IN_LINE.match(line):
                 break
             yield
-        found = _LEAD.match(line)
+        found = _LEAD_IN.match(line)
         if found is None or (found.end() == len(line) and found.group()[-1:] != ":"):
             return ""
         source.pos += found.end()
         return found.group()
 
-    def first_lead(self) -> Steps[str]:
-        """Read a lead that the first word says to be one; waits only while it may be one. "" if there is none."""
+    def first_lead_in(self) -> Steps[str]:
+        """Read a lead-in that its first word identifies; wait only while the text may be one. "" if there is none."""
         source = self.source
         while True:
             rest = source.buf[source.pos : source.pos + 8]
-            found = next((lead for lead in _FIRST_LEADS if rest.startswith(lead)), "")
+            found = next((lead_in for lead_in in _FIRST_WORDS if rest.startswith(lead_in)), "")
             number = _NUMBER.match(rest)
             if number is not None and number.group()[-1] in ".)":
                 found = number.group()
@@ -533,7 +535,7 @@ class ImplicitCalls:
                 source.pos += len(found)
                 yield from self.source.space(" \t")
                 return found
-            may_grow = number.end() == len(rest) if number else any(lead.startswith(rest) for lead in _FIRST_LEADS)
+            may_grow = number.end() == len(rest) if number else any(lead_in.startswith(rest) for lead_in in _FIRST_WORDS)
             if not may_grow or source.ended:
                 return ""
             yield

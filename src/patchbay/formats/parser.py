@@ -22,94 +22,101 @@ from patchbay.formats.fences import CallFenceReader, FenceReader, MarkedFenceRea
 from patchbay.formats.implicit import OPENER, ImplicitCallReader, InlineLists
 from patchbay.formats.reasoning import InlineReasoning, ReasoningReader, ReasoningSyntax, SeparateReasoning
 from patchbay.formats.scanner import Region, Scanner
-from patchbay.formats.source import Source, Steps, marker_set, prefix
-from patchbay.formats.spec import Format, Opening, ReasoningMarkers, RegionFactory
+from patchbay.formats.source import Source, Steps, marker_set, prefix_pattern
+from patchbay.formats.spec import Format, OpeningReader, ReasoningMarkers, RegionFactory
 from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rules
 from patchbay.types import Reply
 
 Route = Callable[["Readers"], Region]
-"""Says which of the readers reads a marker, and makes it at its first one."""
+"""Selects the reader of a marker, creating it at its first use."""
 
 
 class Plan:
-    """What a format, or all of them, and a tag of reasoning come to. ``bare``: calls that nothing marks are read too."""
+    """The compiled form of a format (or of all), with a reasoning tag. ``implicit``: calls without markers are read too."""
 
     def __init__(self, format: str | Format, reasoning_tag: str) -> None:  # noqa: A002 - the name the API fixes
         formats = choose(format)
         self.named = format != "auto"
-        wrappers, reasoning_markers, self.answer_markers, self.control_tokens = markers(formats)
-        asked = ReasoningMarkers(openers=(f"<{reasoning_tag}>",), closers=(f"</{reasoning_tag}>",))
+        wrappers, reasoning, self.answer_markers, self.control_tokens = markers(formats)
+        own_tag = ReasoningMarkers(openers=(f"<{reasoning_tag}>",), closers=(f"</{reasoning_tag}>",))
         self.wrappers = WrapperTable(wrappers)
         self.channels = tuple(dict.fromkeys(channel for row in formats for channel in row.channels))
-        self.marked = tuple(row.regions for row in formats if row.regions is not None)
+        self.regions = tuple(row.regions for row in formats if row.regions is not None)
         self.fenced = any(row.fenced for row in formats)
         self.inline = self.named and any(row.inline for row in formats)
-        self.bare = any(row.implicit for row in formats)
+        self.implicit = any(row.implicit for row in formats)
         self.openings = tuple(row.opening for row in formats if row.opening is not None)
         self.openers = self._openers()
-        self.reasoning_markers = ReasoningSyntax(
-            (asked, *reasoning_markers),
+        self.reasoning = ReasoningSyntax(
+            (own_tag, *reasoning),
             calls=self.openers,
-            messages=(marker for row in self.channels if row.special for marker in (*row.starts, *row.alone)),
+            messages=(
+                marker for channel in self.channels if channel.special for marker in (*channel.starts, *channel.headerless_starts)
+            ),
             stops=self.control_tokens,
             named=self.named,
         )
         self.routes = self._routes()
         self.marker_set = marker_set(tuple(self.routes))
         self.tags = marker_set(tuple(literal for literal in self.openers if literal[0] in "<["))
-        """The markers that open calls and are tags: no words, which may begin a line of anything."""
+        """Opening markers that are tags, not words: words may begin a line of anything."""
         self.ends = marker_set((*self.wrappers.literals, *self.control_tokens, *channel_marks(self.channels)))
-        """The markers that end a value."""
-        words = [*(row.implied_words for row in self.channels), *(opening.words for opening in self.openings)]
-        self._words = re.compile(r"\s*" + prefix(chain.from_iterable(words))).match if any(words) else None
-        self._names = any(row.implied_name for row in self.channels) or any(not opening.words for opening in self.openings)
+        """Markers that end a value."""
+        words = [*(channel.implied_words for channel in self.channels), *(opening.words for opening in self.openings)]
+        self._words = re.compile(r"\s*" + prefix_pattern(chain.from_iterable(words))).match if any(words) else None
+        self._names = any(channel.implied_name for channel in self.channels) or any(
+            not opening.words for opening in self.openings
+        )
 
     def _openers(self) -> dict[str, Route]:
-        """What reads the markers that open calls."""
-        openers: dict[str, Route] = dict.fromkeys(self.wrappers.by_opener, lambda readers: readers.wrapped.open)
-        for marked in self.marked:
-            openers |= dict.fromkeys(marked.markers, partial(Readers.marked, marked=marked))
+        """Map each marker that opens calls to its reader."""
+        openers: dict[str, Route] = dict.fromkeys(self.wrappers.by_opener, lambda readers: readers.wrappers.open)
+        for region in self.regions:
+            openers |= dict.fromkeys(region.markers, partial(Readers.custom_region, factory=region))
         return openers
 
     def _routes(self) -> dict[str, Route]:
-        """What reads each marker; where several readers know one, the last of them counts."""
+        """Map each marker to its reader. If several readers know a marker, the last one wins."""
         routes: dict[str, Route] = dict.fromkeys(self.control_tokens, lambda readers: readers.control_tokens.read)
-        for frame in self.answer_markers:
-            if frame.special:
-                routes |= dict.fromkeys((*frame.openers, *frame.closers), lambda readers: readers.answer_markers.drop)
+        for row in self.answer_markers:
+            if row.special:
+                routes |= dict.fromkeys((*row.openers, *row.closers), lambda readers: readers.answer_markers.drop)
             else:
-                routes |= dict.fromkeys(frame.openers, lambda readers: readers.answer_markers.open)
-                routes |= dict.fromkeys(frame.closers, lambda readers: readers.answer_markers.close)
-        routes |= dict.fromkeys(self.wrappers.closers, lambda readers: readers.wrapped.unexpected_closer)
-        routes |= dict.fromkeys(self.reasoning_markers.alone, lambda readers: readers.reasoning_markers.unexpected_closer)
-        routes |= dict.fromkeys(self.reasoning_markers.by_opener, lambda readers: readers.reasoning_markers.open)
+                routes |= dict.fromkeys(row.openers, lambda readers: readers.answer_markers.open)
+                routes |= dict.fromkeys(row.closers, lambda readers: readers.answer_markers.close)
+        routes |= dict.fromkeys(self.wrappers.closers, lambda readers: readers.wrappers.unexpected_closer)
+        routes |= dict.fromkeys(self.reasoning.alone, lambda readers: readers.reasoning.unexpected_closer)
+        routes |= dict.fromkeys(self.reasoning.by_opener, lambda readers: readers.reasoning.open)
         routes |= self.openers
         if self.inline:
             routes[OPENER] = lambda readers: readers.inline.read
-        for row in self.channels:
-            routes |= dict.fromkeys(row.noise, lambda readers: readers.messages.noise)
-            routes |= dict.fromkeys(row.ends, lambda readers: readers.messages.end)
-        for row in self.channels:
-            routes |= dict.fromkeys((*row.starts, *row.alone), lambda readers: readers.messages.open)
+        for channel in self.channels:
+            routes |= dict.fromkeys(channel.noise, lambda readers: readers.channels.noise)
+            routes |= dict.fromkeys(channel.ends, lambda readers: readers.channels.end)
+        for channel in self.channels:
+            routes |= dict.fromkeys((*channel.starts, *channel.headerless_starts), lambda readers: readers.channels.open)
         return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.region)
 
     def may_open(self, text: str, rules: ToolRules) -> bool:
-        """True if what may only stand at a text's beginning may stand there, as far as the text goes."""
+        """True if one of the formats' openings may begin this text, as far as it goes."""
         return (self._words is not None and self._words(text) is not None) or (self._names and rules.may_begin(text))
 
-    def is_known(self, word: str, rules: ToolRules) -> bool:
-        """True if a word means something where it is a whole text."""
+    def is_meaningful_word(self, word: str, rules: ToolRules) -> bool:
+        """True if a word is meaningful as a whole text: a tool's name, or the start of an opening."""
         return rules.offered(word) is not None or (self._words is not None and self._words(word) is not None)
 
 
 @lru_cache(maxsize=64)
 def plan_of(format: str | Format, reasoning_tag: str) -> Plan:  # noqa: A002 - the name the API fixes
-    """The plan for these options. Raises ConfigurationError."""
+    """Return the cached plan for these options. Raises ConfigurationError."""
     return Plan(format, reasoning_tag)
 
 
 class Readers:
-    """``prefilled``: the prompt opened the reasoning (None: found out from the text)."""
+    """The readers of one text, each created when first needed.
+
+    ``prefilled``: the prompt opened the reasoning (None: decide by the text).
+    """
 
     def __init__(self, plan: Plan, context: Context, *, prefilled: bool | None) -> None:
         self.plan = plan
@@ -117,82 +124,82 @@ class Readers:
         self.prefilled = prefilled
 
     def region(self, marker: str) -> Region:
-        """What reads a marker."""
+        """Return the reader of a marker."""
         return self.plan.routes[marker](self)
 
     def opener(self, marker: str) -> Region:
-        """What reads a marker that opens calls."""
+        """Return the reader of a marker that opens calls."""
         return self.plan.openers[marker](self)
 
-    def openings(self) -> Iterator[Opening | ChannelReader]:
-        """What reads a text's beginning."""
+    def openings(self) -> Iterator[OpeningReader | ChannelReader]:
+        """Yield the readers for the start of a text."""
         if self.plan.channels:
-            yield self.messages
+            yield self.channels
         for opening in self.plan.openings:
             yield opening(self.context)
 
-    def marked(self, marked: RegionFactory) -> Region:
-        """The reader of what no wrapper describes."""
-        return marked(self.context)
+    def custom_region(self, factory: RegionFactory) -> Region:
+        """Return the reader of a custom region."""
+        return factory(self.context)
 
     @cached_attribute
-    def bodies(self) -> Codecs:
-        """The readers of what stands in wrappers."""
+    def codecs(self) -> Codecs:
+        """Codecs for the calls in wrappers and messages."""
         return Codecs(self.context, self.plan.wrappers.closers, self.plan.ends)
 
     @cached_attribute
-    def wrapped(self) -> WrapperReader:
-        """The reader of wrappers."""
-        return WrapperReader(self.context, self.plan.wrappers, self.bodies)
+    def wrappers(self) -> WrapperReader:
+        """Reader of wrappers."""
+        return WrapperReader(self.context, self.plan.wrappers, self.codecs)
 
     @cached_attribute
-    def messages(self) -> ChannelReader:
-        """The reader of framed messages."""
-        return ChannelReader(self.context, self.plan.channels, self.bodies, self.plan.ends)
+    def channels(self) -> ChannelReader:
+        """Reader of framed messages."""
+        return ChannelReader(self.context, self.plan.channels, self.codecs, self.plan.ends)
 
     @cached_attribute
-    def reasoning_markers(self) -> ReasoningReader:
-        """The reader of reasoning."""
+    def reasoning(self) -> ReasoningReader:
+        """Reader of reasoning."""
         sink = SeparateReasoning(self.context.emitter) if self.context.reasoning else InlineReasoning(self.context.emitter)
         return ReasoningReader(
             self.context,
-            self.plan.reasoning_markers,
+            self.plan.reasoning,
             self.opener,
-            lambda: self.messages.begin,
+            lambda: self.channels.begin,
             prefilled=self.prefilled,
             sink=sink,
         )
 
     @cached_attribute
     def control_tokens(self) -> ControlTokenReader:
-        """The reader of special tokens that leaked."""
+        """Reader of special tokens that a server let through."""
         return ControlTokenReader(self.context.source, self.context.emitter)
 
     @cached_attribute
     def answer_markers(self) -> AnswerMarkerReader:
-        """The reader of what stands around the answer."""
+        """Reader of markers around the answer."""
         return AnswerMarkerReader(self.context.source, self.context.emitter, self.plan.answer_markers, named=self.context.named)
 
     @cached_attribute
     def inline(self) -> InlineLists:
-        """The reader of lists in the middle of a line."""
+        """Reader of lists of calls in the middle of a line."""
         return InlineLists(self.context, self.implicit)
 
     @cached_attribute
     def implicit(self) -> ImplicitCallReader | None:
-        """The reader of calls that nothing marks."""
-        return ImplicitCallReader(self.context) if self.context.lenient or self.plan.bare else None
+        """Reader of calls without markers, None if they are not read."""
+        return ImplicitCallReader(self.context) if self.context.lenient or self.plan.implicit else None
 
     @cached_attribute
     def fences(self) -> FenceReader:
-        """The reader of fences."""
+        """Reader of fences."""
         context, plan = self.context, self.plan
         blocks = CallFenceReader(context) if plan.fenced else None
-        markup = MarkedFenceReader(context, plan.tags, self._trial_readers)
-        return FenceReader(context, blocks, self.implicit, markup, any_label=plan.bare and context.rules.has_tools)
+        marked = MarkedFenceReader(context, plan.tags, self._trial_readers)
+        return FenceReader(context, blocks, self.implicit, marked, any_label=plan.implicit and context.rules.has_tools)
 
     def _trial_readers(self, emitter: Emitter) -> Callable[[str], Region]:
-        """Readers of what opens calls that emit ``emitter`` what they read."""
+        """Return a lookup of readers that emit to ``emitter``, for reading on trial."""
         return Readers(self.plan, replace(self.context, emitter=emitter, drops=False), prefilled=False).opener
 
 
@@ -200,20 +207,22 @@ _new_event = object.__new__
 
 
 def random_call_id(_index: int) -> str:
-    """The default id of a call."""
+    """Return a random id, the default for calls."""
     return "call_" + os.urandom(12).hex()
 
 
 class StreamParser:
-    """Reads a model's text piece by piece.
+    """Parses a model's text piece by piece.
 
     ``tools``: OpenAI's list (or ToolSpec); only their names are calls. None: any well-formed call is one.
     ``format``: a format's name, a Format of the caller's own, or "auto".
-    ``unknown_tools``: "text" leaves a marked call of a tool that was not offered in the prose; "keep" makes it a call; "drop"
-    takes it out of the text and tells nothing but a repair.
+    ``unknown_tools``: a marked call of a tool that was not offered stays prose ("text"), becomes a call ("keep"), or is removed
+    from
+    the text and reported as a repair only ("drop").
     ``xml_tools``: tags that are calls where they begin a line, each with the name of its tool: ``{"bash": "run_shell"}``.
-    ``reasoning_prefilled``: the prompt already opened the reasoning; None finds out from the text.
-    Raises InvalidRequestError for tools and ConfigurationError for options that cannot be; never for a text.
+    ``reasoning_prefilled``: the prompt already opened the reasoning; None decides by the text.
+
+    Raises InvalidRequestError for invalid tools and ConfigurationError for invalid options; never for a text.
     """
 
     def __init__(
@@ -249,7 +258,7 @@ class StreamParser:
             drops=unknown_tools == "drop",
         )
         self._readers = readers = Readers(plan, context, prefilled=reasoning_prefilled)
-        lines = readers.implicit if plan.bare and context.rules.has_tools else None
+        lines = readers.implicit if plan.implicit and context.rules.has_tools else None
         markers, region = plan.marker_set, readers.region
         if xml_tools:
             tags = XmlTools(context, check_xml_tools(xml_tools), plan.routes)
@@ -257,20 +266,20 @@ class StreamParser:
         self._scanner = Scanner(source, emitter, markers, region, lines)
         self._prose = emitter.prose
         self._known_prose = 0
-        """How many pieces of prose had been emitted when a chunk was last read by the readers."""
+        """Number of prose pieces when the readers last saw a chunk."""
         self._pause: Callable[[str], object] = len
-        """What finds None in a chunk that is prose as a whole; while no chunk can be, it finds something in each."""
+        """Returns None for a chunk that is prose as a whole. ``len`` never does: no chunk can take the fast path then."""
         self._closed = False
-        self._inside = bool(reasoning_prefilled)
-        self.prefilled = reasoning and self._inside
-        """The text was read as beginning inside the reasoning."""
+        self._begins_in_reasoning = bool(reasoning_prefilled)
+        self.prefilled = reasoning and self._begins_in_reasoning
+        """The text was parsed as beginning inside the reasoning."""
         self._steps = self._run()
 
     def _run(self) -> Steps[None]:
         readers, source = self._readers, self._source
-        if self._inside:
-            yield from readers.reasoning_markers.begin()
-        elif source.ended and source.buf.isalnum() and not readers.plan.is_known(source.buf, self._context.rules):
+        if self._begins_in_reasoning:
+            yield from readers.reasoning.begin()
+        elif source.ended and source.buf.isalnum() and not readers.plan.is_meaningful_word(source.buf, self._context.rules):
             self._emitter.text(source.buf)  # one word is the whole text
             source.pos = len(source.buf)
             return
@@ -281,27 +290,27 @@ class StreamParser:
         yield from self._scanner.run()
 
     def feed(self, text: str) -> list[Event]:
-        """Read the next piece; the events it brought out. Raises ValueError after ``close()``."""
+        """Parse the next piece; return its events. Raises ValueError after ``close()``."""
         # Most chunks are prose without any marker, or the inside of a string of a call: they need no reader.
         if self._pause(text) is None and text:
             self._prose.append(text)
-            event = _new_event(TextDelta)  # TextDelta(text) would cost as much as all the rest
-            event.text = text
-            return [event]
+            delta = _new_event(TextDelta)  # TextDelta(text) would cost as much as all the rest
+            delta.text = text
+            return [delta]
         if self._closed:
             raise ValueError("The parser is closed.")
         if not text:
             return []
         source = self._source if len(self._prose) == self._known_prose else self._catch_up()
-        passed: Event | None = None
-        if source.pass_on is not None:
-            passed = source.pass_on(text)
-        elif source.live is not None and self._emitter.in_call and source.pos == len(source.buf):
-            piece = source.live(text)
-            passed = self._emitter.argument_text(piece) if piece is not None else None
-        if passed is not None:
+        event: Event | None = None
+        if source.fast_prose is not None:
+            event = source.fast_prose(text)
+        elif source.fast_argument is not None and self._emitter.in_call and source.pos == len(source.buf):
+            piece = source.fast_argument(text)
+            event = self._emitter.argument_text(piece) if piece is not None else None
+        if event is not None:
             source.skip_ahead(text)
-            events = [passed]
+            events = [event]
         else:
             source.push(text)
             self._steps.send(None)
@@ -311,21 +320,21 @@ class StreamParser:
         return events
 
     def take_prose(self, text: str) -> bool:
-        """Read the next piece if it is prose that comes out as it came in, without an event; False where it has to be fed."""
+        """Parse the next piece if it is prose that comes out unchanged, without an event. Return False if it must be fed."""
         if text and self._pause(text) is None:
             self._prose.append(text)
             return True
         return False
 
     def _catch_up(self) -> Source:
-        """The source, at the place behind the chunks that no reader has seen."""
+        """Return the source, moved past the chunks that took the fast path."""
         self._source.base += sum(map(len, self._prose[self._known_prose :]))
         return self._source
 
     def close(self, text: str = "") -> list[Event]:
-        """Read the last piece; the last events. A whole text costs less here than fed.
+        """Parse the last piece; return the last events. For a whole text this costs less than ``feed``.
 
-        Closing twice is harmless. Raises ValueError for a piece after that.
+        Closing twice is allowed. Raises ValueError for a piece after that.
         """
         if self._closed:
             if text:
@@ -341,22 +350,22 @@ class StreamParser:
             pass
         self._emitter.finish()
         events = self._emitter.flush()
-        forget_cached(self._readers, self._context)  # they hold each other: without the rings all is freed at once
+        forget_cached(self._readers, self._context)  # they refer to each other: without these cycles they are freed at once
         return events
 
     @property
     def in_prose(self) -> bool:
-        """Waiting in plain prose: what comes without any marker in it is prose too."""
+        """True while in plain prose: text without a marker in it is prose too."""
         return self._scanner.waiting
 
     @property
     def reply(self) -> Reply:
-        """All that was read so far; final after ``close()``."""
+        """Everything parsed so far; final after ``close()``."""
         return self._emitter.reply()
 
 
 def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Reply:
-    """Read a whole text; the options are StreamParser's. Never raises on any text."""
+    """Parse a whole text; the options are StreamParser's. Never raises on any text."""
     parser = StreamParser(tools, **options)
     parser.close(text)
     return parser.reply
@@ -364,6 +373,6 @@ def parse(text: str, tools: Iterable[Any] | None = None, **options: Any) -> Repl
 
 @lru_cache(maxsize=64)
 def check_tag(tag: str, option: str) -> None:
-    """Refuse a tag that could not be found again in a text; raises ConfigurationError."""
+    """Validate a tag; raises ConfigurationError for one that could not be found again in a text."""
     if not isinstance(tag, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,63}", tag):
         raise ConfigurationError(f"{option} is {tag!r}: use letters, digits, '_', '-' and '.', at most 64 characters.")

@@ -1,9 +1,9 @@
-"""Reasoning between markers: where it counts, and what becomes of a call that is drafted in it.
+"""Reasoning between markers: where it counts, and how a call drafted in it is treated.
 
-An opening tag counts at the start of the reply and at the start of a line; in the middle of a line it is a word about the tag. At
-the start of the reply it needs no closer (the reply may have been cut off); later it does, and is held back until the closer is
-seen. A special token counts anywhere. A closer without an opener means that the prompt opened the reasoning. A call inside is a
-draft if the closer follows; if the text ends without one, the model forgot to close and really called.
+An opening tag counts at the start of the reply and of a line; in the middle of a line it is only mentioned. At the start of the
+reply it needs no closer (the reply may have been cut off); later it does, and is held back until the closer is seen. A special
+token counts anywhere. A closer without an opener means that the prompt opened the reasoning. A call inside is a draft if the
+closer follows; if the text ends without one, the model forgot to close and really called.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from functools import lru_cache
 from patchbay.formats.context import Context
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import MarkerSet, Steps, extent, marker_set
+from patchbay.formats.source import MarkerSet, Steps, discard, marker_length, marker_set
 from patchbay.formats.spec import ReasoningMarkers
 
 
 class SeparateReasoning:
-    """Reasoning is emitted apart from the content, and its markers go away ("" stands for one that the prompt wrote)."""
+    """Emits reasoning separately from the content and drops its markers (a marker "" was written by the prompt)."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.text = emitter.reasoning
 
     def begins(self, _marker: str) -> None:
-        """Begin to emit reasoning."""
+        """Begin reasoning."""
         self.emitter.markup()
 
     def ends(self, _marker: str) -> None:
-        """Go back to content."""
+        """End reasoning."""
         self.emitter.end_reasoning()
 
     def unopened_closer(self, _marker: str) -> None:
-        """Say of all content so far that it was reasoning."""
+        """Turn all content so far into reasoning."""
         self.emitter.reclassify_as_reasoning()
 
     def repeated_closer(self, _marker: str) -> None:
-        """Leave the marker of reasoning that is closed already out."""
+        """Drop a second closer."""
 
     def unclosed(self) -> None:
-        """Do nothing where the text is over, or a call may begin, before the reasoning is closed."""
+        """Do nothing if the text ends, or a call may begin, before the reasoning is closed."""
 
 
 class InlineReasoning:
-    """Reasoning is content, markers and all. What follows it begins like a line: a call may stand there.
+    """Emits reasoning as content, with its markers. The text behind it counts as the beginning of a line: a call may stand there.
 
-    Markers with nothing but white space between them are no reasoning that could be asked for, and go away.
+    Markers with only white space between them are dropped.
     """
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self._empty: list[str] | None = None
-        """The opener and the white space behind it, as long as there is nothing else."""
+        """The opener and the white space behind it, while nothing else came."""
 
     def begins(self, marker: str) -> None:
         """Hold the marker back until something follows."""
         self._empty = [marker]
 
     def text(self, text: str) -> None:
-        """Emit a piece of it."""
+        """Emit a piece of reasoning."""
         if self._empty is not None and not text.strip():
             self._empty.append(text)
             return
@@ -69,12 +69,12 @@ class InlineReasoning:
 
     def unclosed(self) -> None:
         """Emit what was held back."""
-        held, self._empty = self._empty, None
-        if held is not None:
-            self.emitter.text("".join(held))
+        pieces, self._empty = self._empty, None
+        if pieces is not None:
+            self.emitter.text("".join(pieces))
 
     def ends(self, marker: str) -> None:
-        """Emit the marker; a line begins behind it."""
+        """Emit the marker, or drop an empty pair."""
         if self._empty is not None:
             self._empty = None
             self.emitter.markup()
@@ -82,16 +82,16 @@ class InlineReasoning:
             self.repeated_closer(marker)
 
     def unopened_closer(self, marker: str) -> None:
-        """Emit the marker, or leave it out where nothing came before it."""
+        """Emit the marker, or drop it if nothing came before it."""
         if self.emitter.has_text:
             self.repeated_closer(marker)
         else:
             self.emitter.markup()
 
     def repeated_closer(self, marker: str) -> None:
-        """Emit the marker."""
+        """Emit the marker; the text behind it counts as the beginning of a line."""
         self.emitter.text(marker)
-        self.emitter.blank = True
+        self.emitter.at_line_start = True
 
 
 ReasoningSink = SeparateReasoning | InlineReasoning
@@ -99,16 +99,17 @@ _FENCE = "```"
 
 
 class ReasoningSyntax:
-    """What some reasoning markers come to, made once for each set of formats.
+    """The reasoning markers of a set of formats, in compiled form.
 
-    ``calls``: the markers that open calls. ``messages``: those that begin the next message, and so end the reasoning that the
-    prompt opened. ``named``: ``reasoning_markers`` are those of the one format that the text is known to be in. ``stops``:
-    special tokens, no part of the reasoning where the text ends behind them.
+    ``calls``: markers that open calls. ``messages``: markers that begin the next message, and so end reasoning that the prompt
+    opened.
+    ``named``: the format was given, not detected. ``stops``: special tokens that are not reasoning where the text ends behind
+    them.
     """
 
     def __init__(
         self,
-        reasoning_markers: Sequence[ReasoningMarkers],
+        rows: Sequence[ReasoningMarkers],
         *,
         calls: Iterable[str],
         messages: Iterable[str],
@@ -117,25 +118,26 @@ class ReasoningSyntax:
     ) -> None:
         self.calls = frozenset(calls)
         self.messages = frozenset(messages)
-        self.by_opener = {opener: thought for thought in reversed(reasoning_markers) for opener in thought.openers}
+        self.by_opener = {opener: row for row in reversed(rows) for opener in row.openers}
         self.named = named
-        self.special = frozenset(closer for thought in reasoning_markers if thought.special for closer in thought.closers)
-        self.alone = _closers(thought for thought in reasoning_markers if thought.alone)
-        self.ends = _closers(thought for thought in reasoning_markers if named or thought.alone or thought.special)
+        self.special = frozenset(closer for row in rows if row.special for closer in row.closers)
+        self.alone = _closers(row for row in rows if row.alone)
+        self.ends = _closers(row for row in rows if named or row.alone or row.special)
         self.stops = marker_set(tuple(sorted({*stops} - self.calls - self.messages)))
 
 
 class ReasoningReader:
-    """Reads what ``reasoning_markers`` mark.
+    """Reads reasoning.
 
-    ``call``: the reader of a marker that opens calls; ``message``: that of markers that begin messages. ``prefilled``: the prompt
-    opened the reasoning (None: found out from the text). ``sink``: where the reasoning goes.
+    ``call``: returns the reader of a marker that opens calls; ``message``: returns that of markers that begin messages.
+    ``prefilled``:
+    the prompt opened the reasoning (None: decide by the text). ``sink``: receives the reasoning.
     """
 
     def __init__(
         self,
         context: Context,
-        reasoning_markers: ReasoningSyntax,
+        syntax: ReasoningSyntax,
         call: Callable[[str], Region],
         message: Callable[[], Region],
         *,
@@ -147,31 +149,33 @@ class ReasoningReader:
         self.fences = context.fences
         self.sink = sink
         self.prefilled = prefilled
-        self.reasoning_markers = reasoning_markers
+        self.syntax = syntax
         self._call = call
         self._message = message
         self._seen = False
         self._unclosed = False
         self._mentioned = False
         self._no_closer = False
-        self._spent = 0
+        self._read_until = 0
 
     def begin(self) -> Steps[None]:
         """Read the reasoning that the prompt opened."""
         self.sink.begins("")
-        yield from self._read(self.reasoning_markers.ends, closer_due=False, prefilled=True)
+        yield from self._read(self.syntax.ends, closer_due=False, prefilled=True)
 
     def open(self, marker: str) -> Steps[bool]:
         """Read from an opener on."""
         source, emitter = self.source, self.emitter
-        thought = self.reasoning_markers.by_opener[marker]
-        if emitter.opens_code or not (thought.special or (emitter.blank and not emitter.quoted and not self._unclosed)):
-            self._mentioned |= not thought.needs_closer
+        markers = self.syntax.by_opener[marker]
+        if emitter.next_is_mention or not (
+            markers.special or (emitter.at_line_start and not emitter.in_blockquote and not self._unclosed)
+        ):
+            self._mentioned |= not markers.needs_closer
             return False
-        if thought.needs_closer and emitter.has_text:
+        if markers.needs_closer and emitter.has_text:
             return False
-        closer_due = (emitter.has_text and not thought.special) or (thought.needs_closer and not self.reasoning_markers.named)
-        size = yield from extent(source, marker)
+        closer_due = (emitter.has_text and not markers.special) or (markers.needs_closer and not self.syntax.named)
+        size = yield from marker_length(source, marker)
         written = source.buf[source.pos : source.pos + size]
         source.pos += size
         if not size:
@@ -179,30 +183,30 @@ class ReasoningReader:
         if closer_due:
             begin = source.offset
             emitter.muted = True
-            closed = yield from self._skip_to_closer(thought.closers)
+            closed = yield from self._skip_to_closer(markers.closers)
             emitter.muted = False
             source.rewind_to(begin)
             if not closed:
-                self._unclosed = not thought.needs_closer
-                emitter.blank = True
+                self._unclosed = not markers.needs_closer
+                emitter.at_line_start = True
                 return False
         source.release()
         self.sink.begins(written)
-        yield from self._read(thought.closers, closer_due=closer_due)
+        yield from self._read(markers.closers, closer_due=closer_due)
         return True
 
     def _skip_to_closer(self, closers: tuple[str, ...]) -> Steps[bool]:
-        return bool((yield from self.source.read_to(marker_set(closers), len)))
+        return bool((yield from self.source.read_to(marker_set(closers), discard)))
 
     def _read(self, closers: tuple[str, ...], *, closer_due: bool, prefilled: bool = False) -> Steps[None]:
-        """Read up to and with the closer, or to the end of the text."""
-        source, reasoning_markers = self.source, self.reasoning_markers
+        """Read up to and including the closer, or to the end of the text."""
+        source, syntax = self.source, self.syntax
         self._seen = True
-        wanted = marker_set(closers) if closer_due else _wanted(reasoning_markers, closers, prefilled)
+        wanted = marker_set(closers) if closer_due else _stop_markers(syntax, closers, prefilled)
         while True:
             marker = yield from source.read_to(wanted, self.sink.text)
             if marker in closers:
-                size = yield from extent(source, marker)
+                size = yield from marker_length(source, marker)
                 source.pos += size
                 if size:
                     self.sink.ends(source.buf[source.pos - size : source.pos])
@@ -210,7 +214,7 @@ class ReasoningReader:
                 self.sink.text(marker)
                 source.pos += len(marker)
                 continue
-            if prefilled and marker in reasoning_markers.messages:
+            if prefilled and marker in syntax.messages:
                 self.sink.unclosed()
                 source.mark()
                 if (yield from self._message()(marker)):
@@ -218,35 +222,35 @@ class ReasoningReader:
                     return
                 source.pos += len(marker)
                 self.sink.text(source.take())
-            elif marker in reasoning_markers.stops.literals:
-                if (yield from self._stopped()):
+            elif marker in syntax.stops.literals:
+                if (yield from self._read_stops()):
                     return
             elif marker:
                 self.sink.unclosed()
-                if (yield from self._draft(marker, closers)):
+                if (yield from self._read_call(marker, closers)):
                     return
             else:
                 self.sink.unclosed()
                 return
 
-    def _stopped(self) -> Steps[bool]:
-        """Read special tokens and the white space behind them: dropped, and True, if the text ends there; else they are text."""
+    def _read_stops(self) -> Steps[bool]:
+        """Read special tokens and white space behind them. If the text ends there drop them and return True, else emit them."""
         source = self.source
         source.mark()
-        while token := (yield from self.reasoning_markers.stops.at(source)):
-            size = yield from extent(source, token)
+        while token := (yield from self.syntax.stops.at(source)):
+            size = yield from marker_length(source, token)
             source.pos += size or len(token)
             yield from source.space()
-        over = not (yield from source.peek())
+        at_end = not (yield from source.peek())
         text = source.take()
-        if over:
+        if at_end:
             self.sink.unclosed()
         else:
             self.sink.text(text)
-        return over
+        return at_end
 
-    def _draft(self, marker: str, closers: tuple[str, ...]) -> Steps[bool]:
-        """At a call inside reasoning: True if it is a call after all, and the reasoning is over."""
+    def _read_call(self, marker: str, closers: tuple[str, ...]) -> Steps[bool]:
+        """Read a call inside reasoning. Return True if it is really called, so that the reasoning is over."""
         source = self.source
         begin = source.offset
         source.mark()
@@ -265,35 +269,35 @@ class ReasoningReader:
             self._unclosed = True
             source.release()
             return True
-        if begin >= self._spent and (yield from self._call(marker)(marker)):
+        if begin >= self._read_until and (yield from self._call(marker)(marker)):
             self._unclosed = True
             source.release()
             return True
-        self._spent = max(self._spent, source.offset)
+        self._read_until = max(self._read_until, source.offset)
         source.rewind_to(begin + len(marker))
         self.sink.text(source.take())
         return False
 
     def _is_call_block(self) -> Steps[bool]:
-        """Read a fence's run; whether the fence is one of calls."""
-        at_line_start = self.emitter.blank
+        """Read a fence's run; return whether the fence holds calls."""
+        at_line_start = self.emitter.at_line_start
         yield from self.fences.run("`")
         label = yield from self.fences.peek_label()
         return at_line_start and self.fences.is_tag(label)
 
     def unexpected_closer(self, marker: str) -> Steps[bool]:
-        """A closer outside of reasoning: what came before it was reasoning, if nothing speaks against it.
+        """Read a closer outside of reasoning: the text before it was reasoning, unless something speaks against it.
 
         A special token is dropped.
         """
         emitter = self.emitter
-        size = yield from extent(self.source, marker)
-        if emitter.opens_code or not size:
+        size = yield from marker_length(self.source, marker)
+        if emitter.next_is_mention or not size:
             return False
-        special = marker in self.reasoning_markers.special
-        # Where the prompt is said to have opened nothing, a tag may be prose: but no special token, nor what a reply begins with.
-        word = self.prefilled is False and not special and emitter.has_text
-        if self._seen or self._mentioned or emitter.has_calls or word:
+        special = marker in self.syntax.special
+        # If the prompt opened nothing, a tag may be prose, unless it is a special token or begins the reply.
+        is_prose = self.prefilled is False and not special and emitter.has_text
+        if self._seen or self._mentioned or emitter.has_calls or is_prose:
             if not special:
                 return False
             emit = self.sink.repeated_closer
@@ -306,11 +310,11 @@ class ReasoningReader:
 
 
 @lru_cache(maxsize=256)
-def _wanted(reasoning_markers: ReasoningSyntax, closers: tuple[str, ...], prefilled: bool) -> MarkerSet:  # noqa: FBT001 - positional for the cache
-    """What reasoning is read up to where its closer is not known to follow."""
-    messages = reasoning_markers.messages if prefilled else ()
-    return marker_set(tuple(sorted({*closers, *reasoning_markers.calls, _FENCE, *messages, *reasoning_markers.stops.literals})))
+def _stop_markers(syntax: ReasoningSyntax, closers: tuple[str, ...], prefilled: bool) -> MarkerSet:  # noqa: FBT001 - positional for the cache
+    """Return the markers to stop at in reasoning whose closer is not known to follow."""
+    messages = syntax.messages if prefilled else ()
+    return marker_set(tuple(sorted({*closers, *syntax.calls, _FENCE, *messages, *syntax.stops.literals})))
 
 
-def _closers(reasoning_markers: Iterable[ReasoningMarkers]) -> tuple[str, ...]:
-    return tuple(sorted({closer for thought in reasoning_markers for closer in thought.closers}))
+def _closers(rows: Iterable[ReasoningMarkers]) -> tuple[str, ...]:
+    return tuple(sorted({closer for row in rows for closer in row.closers}))

@@ -1,7 +1,7 @@
 """The incremental scanner: prose, and the regions that markers open in it.
 
-Reading a whole text is feed and close, so a text read whole and in pieces cannot differ: every decision is taken at a place in
-the text, never at the border of a chunk. What may begin a marker is held back exactly, everything else goes out at once.
+A whole text is read by feed and close, so reading it whole or in pieces gives the same result: every decision depends on a
+position in the text, never on chunk borders. Only what may begin a marker is held back; everything else is emitted at once.
 """
 
 from __future__ import annotations
@@ -10,36 +10,39 @@ from collections.abc import Callable
 from typing import Protocol
 
 from patchbay.formats.emitter import LAYOUT, Emitter
-from patchbay.formats.source import MarkerSet, Source, Steps, line_starts, pauses
+from patchbay.formats.source import MarkerSet, Source, Steps, line_start_pattern, pause_pattern
 
 Region = Callable[[str], Steps[bool]]
-"""Reads what a marker, its argument, opens: ``source.pos`` is at the marker, the source is marked there, the prose before it was
-emitted. False where it opens nothing: the scanner takes the reading back, and the marker is prose."""
+"""Reader for what a marker, its argument, opens. ``source.pos`` is at the marker and marked; the prose before it was emitted.
+
+Returns False if the marker opens nothing: the scanner then rewinds, and the marker is prose.
+"""
 
 
 class LineStart(Protocol):
-    """Reads what begins without any marker, at the beginning of a line or behind words that lead to it.
+    """Reader for calls without markers, at the beginning of a line or behind a lead-in (``Calls:``, ``x =``).
 
-    ``starts``: the words it may begin with, as far as they emit (None: any). ``leading``: the line so far may lead to it;
-    ``led``: it does.
+    ``call_starts``: texts that a line with a call starts with (None: anything). ``in_lead_in``: the line so far may become a
+    lead-in.
+    ``after_lead_in``: it is one.
     """
 
-    starts: frozenset[str] | None
-    leading: bool
-    led: bool
+    call_starts: frozenset[str] | None
+    in_lead_in: bool
+    after_lead_in: bool
 
-    def looks_at(self, char: str) -> bool:
-        """True if to read what begins with ``char``; False: it is prose."""
+    def may_begin_call(self, char: str) -> bool:
+        """True if a call may begin with ``char`` here; otherwise it is prose."""
 
     def read(self) -> Steps[bool]:
-        """Read at ``source.pos``, which is marked and behind the blanks. False: what stands there is prose."""
+        """Read at ``source.pos``, which is marked and behind white space. Return False if the text there is prose."""
 
-    def lead(self, end: int) -> int:
-        """Look at prose up to ``end`` before it is emitted, while ``leading``; how far it may be emitted at once."""
+    def scan_lead_in(self, end: int) -> int:
+        """Scan prose up to ``end`` for a lead-in, while ``in_lead_in``; return how far it may be emitted."""
 
 
 class Scanner:
-    """Emits prose to ``emitter``, and hands each of ``markers``, and each line's beginning, to its reader."""
+    """Emits prose to ``emitter``, and hands each marker and each line's beginning to its reader."""
 
     def __init__(
         self,
@@ -53,16 +56,16 @@ class Scanner:
         self.emitter = emitter
         self.line_start = line_start
         self._markers = markers
-        self._reader_of = region
-        self.pause = pauses(markers, lines=line_start is not None).search
-        """Finds where a chunk behind prose may begin a marker, or a line that is looked at."""
+        self._region_for = region
+        self.pause = pause_pattern(markers, lines=line_start is not None).search
+        """Finds where a chunk that follows prose may begin a marker, or a line that must be examined."""
         self._starts: frozenset[str] | None = None
-        self._line = line_starts(None).search
+        self._line = line_start_pattern(None).search
         self.waiting = False
-        """Waiting in prose with nothing held back in the source."""
+        """Waiting in prose, with nothing held back in the source."""
         self.open = False
-        """The same with nothing held back at all: a chunk that does not ``pause`` is prose and goes out as it is."""
-        self._spent = 0
+        """Waiting in prose, with nothing held back at all: a chunk in which ``pause`` finds nothing is emitted unchanged."""
+        self._read_until = 0
 
     def run(self) -> Steps[None]:
         """Read to the end of the text."""
@@ -80,10 +83,12 @@ class Scanner:
                 return
             elif not source.ended and source.base + len(source.buf) == total:
                 lines = self.line_start
-                if lines is not None and lines.starts is not self._starts:
-                    self._look_for(lines.starts)
-                self.waiting = source.pos == len(source.buf) and not (lines is not None and (lines.leading or lines.led))
-                self.open = self.waiting and not self.emitter.blank and self.emitter.clear
+                if lines is not None and lines.call_starts is not self._starts:
+                    self._look_for(lines.call_starts)
+                self.waiting = source.pos == len(source.buf) and not (
+                    lines is not None and (lines.in_lead_in or lines.after_lead_in)
+                )
+                self.open = self.waiting and not self.emitter.at_line_start and self.emitter.nothing_held
                 yield
                 self.waiting = self.open = False
 
@@ -93,39 +98,44 @@ class Scanner:
         source.pos = end
 
     def _lines(self, lines: LineStart, end: int) -> Steps[bool]:
-        """Emit prose up to ``end``, each line's beginning offered first; False where the text moved on under the search."""
+        """Emit prose up to ``end``, offering each line's beginning to ``lines``.
+
+        Return False if a reader moved past the position of the search.
+        """
         source, emitter = self.source, self.emitter
         stop = source.base + end
         while source.offset < stop:
             end = stop - source.base
-            if emitter.blank or lines.led:
+            if emitter.at_line_start or lines.after_lead_in:
                 begin = source.pos
                 while begin < end and source.buf[begin] in LAYOUT:
                     begin += 1
                 if begin > source.pos:
                     self._emit(begin)
                     continue
-                offered = source.offset >= self._spent and not emitter.quoted and lines.looks_at(source.buf[begin])
+                offered = (
+                    source.offset >= self._read_until and not emitter.in_blockquote and lines.may_begin_call(source.buf[begin])
+                )
                 if offered and (yield from self._read(lines.read())):
                     return False
-                lines.led = False
-            if lines.starts is not self._starts:
-                self._look_for(lines.starts)
+                lines.after_lead_in = False
+            if lines.call_starts is not self._starts:
+                self._look_for(lines.call_starts)
             buf, pos, end = source.buf, source.pos, stop - source.base
             has_lines = buf.find("\n", pos, end) >= 0 or buf.find("\r", pos, end) >= 0
             line = self._line(buf, pos, end) if has_lines else None
             line_end = line.end() if line else end
-            self._emit(lines.lead(line_end) if lines.leading else line_end)
+            self._emit(lines.scan_lead_in(line_end) if lines.in_lead_in else line_end)
         return True
 
     def _look_for(self, starts: frozenset[str] | None) -> None:
-        """Search only for lines that begin so from now on."""
+        """From now on, search only for lines that begin with these texts."""
         self._starts = starts
-        self._line = line_starts(starts).search
+        self._line = line_start_pattern(starts).search
 
     def _region(self, marker: str) -> Steps[None]:
         source = self.source
-        if source.offset >= self._spent and (yield from self._read(self._reader_of(marker)(marker))):
+        if source.offset >= self._read_until and (yield from self._read(self._region_for(marker)(marker))):
             return
         self.emitter.text(marker)
         source.pos += len(marker)
@@ -137,8 +147,8 @@ class Scanner:
         if (yield from reading):
             source.release()
             return True
-        # What was read in vain is not read again for a marker inside it: that would be quadratic.
-        self._spent = max(self._spent, source.offset)
+        # Text that a reader gave up on is not read again for a marker inside it: that would be quadratic.
+        self._read_until = max(self._read_until, source.offset)
         source.rewind()
         self.emitter.forget_repairs(repairs)
         return False

@@ -1,8 +1,10 @@
-"""The text that a parser still has to read, and sets of markers that are searched for in it.
+"""The text that a parser still has to read, and sets of markers to search for in it.
 
-Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the next
-chunk and resumes them. Text before ``pos`` is dropped at the next push, so a chunk is copied once and memory is bounded by what a
-reader still looks at. A reader that may have to go back calls ``mark()``; from then on the text is kept in pieces (never
+Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the
+next
+chunk and resumes them. Text before ``pos`` is dropped at the next push, so a chunk is copied once and memory is bounded by what
+a
+reader still needs. A reader that may have to go back calls ``mark()``; from then on the text is kept in pieces (never
 concatenated while it grows: that would be quadratic) until ``take()``, ``release()`` or ``rewind()``.
 """
 
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Truncated(Exception):  # noqa: N818 - a signal between readers, not an error of the program
-    """The text ended inside what was being read."""
+    """The text ended inside a construct."""
 
 
 class MalformedCall(Exception):  # noqa: N818 - a signal between readers, not an error of the program
-    """A call is no JSON up to the end of its block; what was read is at most the text before the block's end marker."""
+    """A call is broken up to the end of its block; what was read ends at the latest at the block's end marker."""
 
 
 class NoMatch(Exception):  # noqa: N818 - a signal between readers, not an error of the program
@@ -30,40 +32,44 @@ class NoMatch(Exception):  # noqa: N818 - a signal between readers, not an error
 
 
 class UnknownTool(NoMatch):
-    """What was read is a call of a tool that was not offered; its text is prose."""
+    """What was read calls a tool that was not offered; its text is prose."""
 
 
 BLANKS = " \t\r\n"
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""A reader: yields when it needs more text, returns what it read."""
+"""A generator that yields when it needs more text, and returns what it read."""
+
+
+def discard(_text: str) -> None:
+    """Ignore a piece of text: an ``emit`` for text that is only skipped."""
 
 
 class Source:
-    """A window on a growing text. ``ended`` says that no more will come."""
+    """A window on a growing text. ``ended``: no more text will come."""
 
-    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "live", "pass_on", "pos")
+    __slots__ = ("_found", "_kept", "_mark", "base", "buf", "ended", "fast_argument", "fast_prose", "pos")
 
     def __init__(self) -> None:
         self.buf = ""
         self.pos = 0
         self.ended = False
         self.base = 0
-        self.live: Callable[[str], str | None] | None = None
-        """Set by a reader that waits inside a value it passes on: what a chunk adds to it, or None where the reader must look."""
-        self.pass_on: Callable[[str], TextDelta | None] | None = None
-        """Set by a reader that waits inside of prose: tells a chunk and returns the event, or None where the reader must look."""
+        self.fast_argument: Callable[[str], str | None] | None = None
+        """Fast path inside a streamed argument: the JSON that a chunk adds, or None if the reader must see the chunk."""
+        self.fast_prose: Callable[[str], TextDelta | None] | None = None
+        """Fast path inside prose: returns the event for a chunk, or None if the reader must see the chunk."""
         self._kept: list[str] = []
         self._mark = -1
         self._found: dict[str, tuple[int, int, int]] = {}
 
     @property
     def offset(self) -> int:
-        """How many characters of the whole text lie before ``pos``."""
+        """Position of ``pos`` in the whole text."""
         return self.base + self.pos
 
     def push(self, text: str) -> None:
-        """Add ``text``; what lies before ``pos`` is dropped, or kept aside under a mark."""
+        """Add ``text``. Text before ``pos`` is dropped, or kept aside if there is a mark."""
         pos = self.pos
         if self._mark >= 0:
             if pos > self._mark:
@@ -74,7 +80,7 @@ class Source:
         self.pos = 0
 
     def skip_ahead(self, text: str) -> None:
-        """Note that ``text`` arrived and was read by other means; only where ``buf`` is read to its end."""
+        """Record that a fast path consumed ``text``. Call only when ``buf`` is read to its end."""
         if self._mark >= 0:
             if self.pos > self._mark:
                 self._kept.append(self.buf[self._mark : self.pos])
@@ -84,24 +90,24 @@ class Source:
         self.pos = len(text)
 
     def mark(self) -> None:
-        """Keep the text from ``pos`` on."""
+        """Set the mark: keep the text from ``pos`` on."""
         self._kept.clear()
         self._mark = self.pos
 
     def take(self) -> str:
-        """The text between the mark and ``pos``; the mark is gone."""
+        """Return the text between the mark and ``pos``; remove the mark."""
         text = "".join(self._kept) + self.buf[max(self._mark, 0) : self.pos]
         self._kept.clear()
         self._mark = -1
         return text
 
     def release(self) -> None:
-        """The mark is gone, and what was kept for it."""
+        """Remove the mark and the text kept for it."""
         self._kept.clear()
         self._mark = -1
 
     def rewind(self) -> None:
-        """Go back to the mark; the mark is gone."""
+        """Go back to the mark and remove it."""
         if self._kept:
             self.rewind_to(self.base - sum(map(len, self._kept)))
         else:
@@ -110,7 +116,7 @@ class Source:
         self._mark = -1
 
     def rewind_to(self, offset: int) -> None:
-        """Go back to a place behind the mark, which stays; the cost is the length of what is taken back."""
+        """Go back to an offset behind the mark, which stays. Costs the length of the text gone back over."""
         taken = []
         while self.base > offset:
             taken.append(self._kept.pop())
@@ -120,7 +126,7 @@ class Source:
         self.pos = offset - self.base
 
     def since(self, offset: int) -> str:
-        """The text from a place behind the mark up to ``pos``."""
+        """Return the text from an offset behind the mark up to ``pos``."""
         parts = [self.buf[max(0, offset - self.base) : self.pos]]
         start = self.base
         for piece in reversed(self._kept):
@@ -131,10 +137,9 @@ class Source:
         return "".join(reversed(parts))
 
     def find(self, needle: str, pos: int) -> int:
-        """Like ``buf.find(needle, pos)``, but looks at no character twice for one needle while reading goes forward.
+        """Like ``buf.find(needle, pos)``, but never scans a character twice for one needle while reading moves forward.
 
-        A reader may ask at every token where the next fence or closer is; if each asked the buffer, whole texts would be read in
-        quadratic time.
+        A reader may ask at every token where the next fence or closer is. Scanning the buffer each time would be quadratic.
         """
         start = begin = self.base + pos
         known = self._found.get(needle)
@@ -149,13 +154,13 @@ class Source:
         return at
 
     def ahead(self, size: int) -> Steps[str]:
-        """The next ``size`` characters, fewer at the end of the text; nothing is read."""
+        """Return the next ``size`` characters, fewer at the end of the text, without reading them."""
         while len(self.buf) - self.pos < size and not self.ended:
             yield
         return self.buf[self.pos : self.pos + size]
 
     def char(self, at: int) -> Steps[str]:
-        """The character ``at`` places behind ``pos``, "" behind the end of the text."""
+        """Return the character ``at`` places after ``pos``, "" beyond the end of the text."""
         while self.pos + at >= len(self.buf):
             if self.ended:
                 return ""
@@ -163,7 +168,7 @@ class Source:
         return self.buf[self.pos + at]
 
     def run(self, at: int, pattern: re.Pattern[str], limit: int = 128) -> Steps[int]:
-        """How many places behind ``pos`` the run of ``pattern``'s characters ends that begins ``at`` places behind it."""
+        """Return the end, relative to ``pos``, of the run that matches ``pattern`` from ``at`` places after ``pos``."""
         while True:
             start = self.pos + at
             found = pattern.match(self.buf, start, start + limit)
@@ -173,7 +178,7 @@ class Source:
             yield
 
     def read_run(self, pattern: re.Pattern[str]) -> Steps[str]:
-        """Read the run of ``pattern``'s characters, however it is cut."""
+        """Read the run that matches ``pattern``, across chunks."""
         pieces: list[str] = []
         while True:
             found = pattern.match(self.buf, self.pos)
@@ -185,21 +190,21 @@ class Source:
             yield
 
     def read_to(
-        self, markers: MarkerSet, emit: Callable[[str], object], live: Callable[[str], str | None] | None = None
+        self, markers: MarkerSet, emit: Callable[[str], object], fast_argument: Callable[[str], str | None] | None = None
     ) -> Steps[str]:
-        """Read up to the next of ``markers`` and emit what stands before it; the marker, "" where the text ends without one."""
+        """Read up to the next of ``markers`` and emit the text before it. Return the marker, "" at the end of the text."""
         while True:
             end, marker = markers.next(self, self.pos)
             emit(self.buf[self.pos : end])
             self.pos = end
             if marker or self.ended:
                 return marker
-            self.live = live
+            self.fast_argument = fast_argument
             yield
-            self.live = None
+            self.fast_argument = None
 
     def space(self, blanks: str = BLANKS) -> Steps[str]:
-        """Read white space; the next character, "" at the end of the text."""
+        """Read white space; return the next character, "" at the end of the text."""
         while True:
             buf, pos = self.buf, self.pos
             while pos < len(buf) and buf[pos] in blanks:
@@ -212,7 +217,7 @@ class Source:
             yield
 
     def peek(self) -> Steps[str]:
-        """The next character, or "" at the end of the text; nothing is read."""
+        """Return the next character, or "" at the end of the text, without reading it."""
         while self.pos >= len(self.buf):
             if self.ended:
                 return ""
@@ -221,7 +226,7 @@ class Source:
 
 
 def whole_text(text: str) -> Source:
-    """A source whose text is all there."""
+    """Return a source that holds a whole text."""
     source = Source()
     source.push(text)
     source.ended = True
@@ -229,25 +234,28 @@ def whole_text(text: str) -> Source:
 
 
 _SUFFIX = re.compile(r"[^<>\s]{0,64}(>?)")
-_SUFFIX_ROOM = 64
-_IN_PROSE = frozenset("-/>")
+_MAX_SUFFIX = 64
+_COMMON_IN_PROSE = frozenset("-/>")
 
 
 class MarkerSet:
-    """Markers to look for. Made once for each set (``marker_set``)."""
+    """A set of markers to search for. Use ``marker_set``, which caches them."""
 
     __slots__ = ("_any", "_longest", "_starts", "first", "first_in", "literals")
 
     def __init__(self, literals: tuple[str, ...]) -> None:
         self.literals = frozenset(literals)
-        self._any = re.compile(_longest(_trie(literals)) if literals else "(?!)")
+        self._any = re.compile(_longest_pattern(_trie(literals)) if literals else "(?!)")
         self.first = frozenset(literal[0] for literal in literals)
         self.first_in = re.compile("|".join(map(re.escape, self.first)) or "(?!)").search
         self._starts = frozenset(literal[:length] for literal in literals for length in range(1, len(literal)))
         self._longest = max(map(len, literals), default=0)
 
     def next(self, source: Source, pos: int) -> tuple[int, str]:
-        """The next marker from ``pos`` on: its place and itself; where there is none, how far there surely is none, and ""."""
+        """Find the next marker from ``pos`` on.
+
+        Return its position and the marker, or the position up to which there surely is none and "".
+        """
         buf = source.buf
         found = self._any.search(buf, pos)
         stop = found.start() if found else len(buf)
@@ -256,19 +264,22 @@ class MarkerSet:
             first = self.first_in(buf, max(pos, tail), stop)
             while first:
                 if buf[first.start() :] in self._starts:
-                    return first.start(), ""  # it may come to more, and hold what was found
+                    return first.start(), ""  # a longer marker may begin here and contain the one that was found
                 first = self.first_in(buf, first.end(), stop)
             if found and self._may_grow(source, stop, found.group()):
                 return stop, ""
         return stop, found.group() if found else ""
 
     def find(self, text: str) -> int | None:
-        """Where the first marker of a text begins; None where it has none."""
+        """Return the position of the first marker in a text, None if there is none."""
         found = self._any.search(text)
         return None if found is None else found.start()
 
     def at(self, source: Source) -> Steps[str]:
-        """The marker at ``pos``, "" if there is none; it is not read. Waits only where the text may be a marker's beginning."""
+        """Return the marker at ``pos``, "" if there is none, without reading it.
+
+        Wait only while the text may be the start of a marker.
+        """
         while True:
             buf, pos = source.buf, source.pos
             if pos < len(buf):
@@ -283,22 +294,26 @@ class MarkerSet:
                 return ""
             yield
 
-    def begun(self, source: Source) -> bool:
-        """True if the text ends at ``pos`` in the middle of a marker; a letter alone, or the first of a word, does not say so."""
+    def is_cut_off(self, source: Source) -> bool:
+        """True if the text ends inside a marker that begins at ``pos``.
+
+        A single letter, or the start of a word, is not enough.
+        """
         rest = source.buf[source.pos :] if source.ended and len(source.buf) - source.pos < self._longest else ""
         return len(rest) > 1 and rest in self._starts and not rest[0].isalnum()
 
     def _may_grow(self, source: Source, start: int, literal: str) -> bool:
-        """True if a longer marker may come of what stands at the end of the text so far."""
+        """True if a longer marker may follow from the end of the text so far."""
         if literal not in self._starts or source.ended or len(source.buf) - start >= self._longest:
             return False
         return source.buf[start:] in self._starts
 
 
-def extent(source: Source, marker: str) -> Steps[int]:
-    """How long the marker at ``pos`` is; nothing is read.
+def marker_length(source: Source, marker: str) -> Steps[int]:
+    """Return the length of the marker at ``pos``, without reading it.
 
-    One that ends in a colon goes on with a suffix of the checkpoint's own (``<tool_call:v2>``); 0 if no such suffix follows.
+    A marker that ends in a colon continues with a suffix of the checkpoint's own (``<tool_call:v2>``); 0 if no such suffix
+    follows.
     """
     if marker[:1] != "<" or marker[-1] != ":":
         return len(marker)
@@ -308,45 +323,46 @@ def extent(source: Source, marker: str) -> Steps[int]:
         assert found is not None
         if found[1]:
             return found.end() - source.pos
-        if found.end() < len(source.buf) or found.end() - begin >= _SUFFIX_ROOM or source.ended:
+        if found.end() < len(source.buf) or found.end() - begin >= _MAX_SUFFIX or source.ended:
             return 0
         yield
 
 
 @lru_cache(maxsize=256)
 def marker_set(literals: tuple[str, ...]) -> MarkerSet:
-    """The set for these literals; order and doubles do not matter."""
+    """Return the cached set of these markers; order and duplicates do not matter."""
     return MarkerSet(literals)
 
 
 @lru_cache(maxsize=256)
-def pauses(markers: MarkerSet, *, lines: bool) -> re.Pattern[str]:
-    """Finds where a chunk may begin a marker, or a line (without ``lines``: only one that begins at its end).
+def pause_pattern(markers: MarkerSet, *, lines: bool) -> re.Pattern[str]:
+    """Pattern that finds where a chunk may begin a marker or a line (without ``lines``: only a line that begins at its end).
 
-    A character that prose seldom has says so alone. Markers that begin with another must stand there as far as the chunk goes.
-    Each branch begins with a literal, so that the search passes over other characters at once.
+    A character that is rare in prose suffices. Of other markers the whole beginning must be there, as far as the chunk goes.
+    Each
+    branch begins with a literal, so that the search skips other characters quickly.
     """
     found = set()
     common = []
     for literal in markers.literals:
-        if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _IN_PROSE):
+        if literal[0].isascii() and (literal[0].isalnum() or literal[0] in _COMMON_IN_PROSE):
             common.append(literal)
         else:
             found.add(re.escape(literal[0]))
-    found |= {re.escape(char) + _rest(node) for char, node in _trie(common).items()}
+    found |= {re.escape(char) + _rest_pattern(node) for char, node in _trie(common).items()}
     line = "" if lines else r"[ \t>]*\Z"
     return re.compile("|".join(sorted(found | {"\n" + line, "\r" + line})))
 
 
 @lru_cache(maxsize=256)
-def line_starts(words: frozenset[str] | None) -> re.Pattern[str]:
-    """Finds the break and the blanks before a line that begins with one of these words (None: any), as far as the chunk goes."""
-    return re.compile(r"[\r\n]" + ("" if words is None else r"[ \t>]*(?=" + prefix(words) + ")"))
+def line_start_pattern(words: frozenset[str] | None) -> re.Pattern[str]:
+    """Pattern that finds a line break and the blanks before one of these words (None: any), as far as the chunk goes."""
+    return re.compile(r"[\r\n]" + ("" if words is None else r"[ \t>]*(?=" + prefix_pattern(words) + ")"))
 
 
-def prefix(words: Iterable[str]) -> str:
-    """A pattern for one of these words, or as much of it as the text has so far."""
-    return _rest(_trie(words))
+def prefix_pattern(words: Iterable[str]) -> str:
+    """Pattern for one of these words, or for its beginning at the end of the text so far."""
+    return _rest_pattern(_trie(words))
 
 
 _Trie = dict[str, "_Trie"]
@@ -362,17 +378,17 @@ def _trie(words: Iterable[str]) -> _Trie:
     return root
 
 
-def _rest(node: _Trie) -> str:
-    """What must follow a marker's beginning: more of one, or the end of the text so far."""
+def _rest_pattern(node: _Trie) -> str:
+    """Pattern for the rest of a marker, or for the end of the text so far."""
     if not node or "" in node:
         return ""
-    return "(?:" + "|".join([r"\Z", *(re.escape(char) + _rest(node[char]) for char in sorted(node))]) + ")"
+    return "(?:" + "|".join([r"\Z", *(re.escape(char) + _rest_pattern(node[char]) for char in sorted(node))]) + ")"
 
 
-def _longest(node: _Trie) -> str:
-    """The longest of the words from here on. Each character decides where to go on: no word is tried after another."""
+def _longest_pattern(node: _Trie) -> str:
+    """Pattern for the longest word below this node. Each character selects the branch: no word is tried after another."""
     ends = "" in node
-    found = [re.escape(char) + _longest(node[char]) for char in sorted(node) if char]
+    found = [re.escape(char) + _longest_pattern(node[char]) for char in sorted(node) if char]
     if not found:
         return ""
     if len(found) == 1 and not ends:

@@ -1,4 +1,4 @@
-"""What a format is declared with: markers around calls, reasoning and the answer, and the channels of framed messages.
+"""Declaration of a format: markers around calls, reasoning and the answer, and the channels of framed messages.
 
 Plain data and small functions on it. ``catalog`` has the rows.
 """
@@ -19,47 +19,48 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What becomes of a body."""
+    """How the body of a message is treated."""
 
     CONTENT = auto()
-    """The answer: read like any prose."""
+    """The answer, read like any prose."""
     QUOTED = auto()
-    """The answer, and nothing in it is a call."""
+    """The answer; nothing in it is read as a call."""
     REASONING = auto()
     NAMED = auto()
-    """The arguments of the call that the header names."""
+    """Arguments of the call that the header names."""
     CALLS = auto()
-    """Calls, each with its name; where it is left out, the header's counts."""
+    """Calls that carry their own names; a call without a name takes the header's."""
     FOREIGN = auto()
-    """A message of another author's, which the model made up: a part of the answer, and what follows it is no call."""
+    """A message in another author's name, invented by the model: part of the answer, and nothing after it is a call."""
     DROPPED = auto()
-    """Left out of the answer."""
+    """Dropped from the answer."""
     NOTHING = auto()
-    """There is none: the header was all."""
+    """No body follows the header."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """A message's header: each marker in it with the text behind it, and the marker that ended it ("": it was left out)."""
+    """A message's header: each marker with the text behind it, and the marker that ended it ("" if that was left out)."""
 
-    pieces: tuple[tuple[str, str], ...]
-    begin: str
+    parts: tuple[tuple[str, str], ...]
+    body_start: str
 
     def text(self, *markers: str) -> str:
-        """What stands behind these markers, "" where they do not."""
-        return " ".join(text for marker, text in self.pieces if marker in markers)
+        """Return the text behind these markers, "" if none of them occurs."""
+        return " ".join(text for marker, text in self.parts if marker in markers)
 
     def has(self, *markers: str) -> bool:
-        """True if one of these markers stands in it."""
-        return any(marker in markers for marker, _ in self.pieces)
+        """True if one of these markers occurs."""
+        return any(marker in markers for marker, _ in self.parts)
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a header says of the body.
+    """The body that a header announces.
 
-    ``name``: the tool it names. ``doubtful``: another format may know the header better. ``damaged``: it holds words that no
-    header has, so it is one only where a message must begin.
+    ``name``: the tool, if one is named. ``doubtful``: another format may understand the header better. ``damaged``: it has
+    words that
+    no header has, so it counts only where a message must begin.
     """
 
     kind: Kind
@@ -70,70 +71,73 @@ class Body:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """The markers of one format's messages, and how its headers are read.
+    """Markers of one format's messages, and how its headers are read.
 
-    ``reads``: the body that a header stands before, None if it is no header of this format.
-    ``starts``: they begin a header. ``divides``: they stand in it. ``begins``: they end it, and the body begins.
-    ``alone``: the same, where the header may be left out.
-    ``ends``: they end a body. ``reasoning_ends``: they end reasoning, and nothing else.
-    ``stops``: they begin something else, so the body before them is over.
-    ``noise_markers``: they stand around calls and say nothing.
-    ``noise``: they stand in bodies and are no part of them; one that ends in ":" goes on up to the next ">".
-    ``fits``: whether a text may be, or become, what stands behind a start; None: any text of some length.
-    ``implied``: the same for a header whose start the prompt holds; None: there is no such header.
-    ``implied_words``, ``implied_name``: what such a header begins with, behind white space: words, an offered tool's name.
-    ``words``: how many characters at a text's beginning are words of a header whose last marker was left out.
-    ``special`` is False where the start is no special token but text: until the format is known, it counts only before the name
-    of
-    an offered tool.
+    ``parse_header``: returns the body that a header announces, None if it is not a header of this format.
+    ``starts``: begin a header. ``dividers``: separate its parts. ``body_starts``: end it and begin the body.
+    ``headerless_starts``: likewise begin a body, and may stand without a header.
+    ``ends``: end any body. ``reasoning_ends``: end reasoning only. ``stops``: open something else, and so end the body before
+    them.
+    ``noise_markers``: surround calls and carry no meaning.
+    ``noise``: occur in bodies and are dropped; one that ends in ":" extends to the next ">".
+    ``may_follow_start``: True if a text is, or may become, the text behind a start; None accepts any text of limited length.
+    ``may_be_implied``: the same for a header whose start is in the prompt; None if there is no such header.
+    ``implied_words``, ``implied_name``: how such a header begins, after white space: with one of these words, with a tool's
+    name.
+    ``header_words``: the length of the header's words at the start of a text, for headers whose last marker was left out.
+    ``special``: the start is a special token. If False it is plain text, and counts only before the name of an offered tool
+    until the
+    format is known.
     """
 
-    reads: Callable[[Header], Body | None]
+    parse_header: Callable[[Header], Body | None]
     starts: tuple[str, ...] = ()
-    divides: tuple[str, ...] = ()
-    begins: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
+    dividers: tuple[str, ...] = ()
+    body_starts: tuple[str, ...] = ()
+    headerless_starts: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     reasoning_ends: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     noise_markers: tuple[str, ...] = ()
     noise: tuple[str, ...] = ()
-    fits: Callable[[str, ToolRules], bool] | None = None
-    implied: Callable[[str, ToolRules], bool] | None = None
+    may_follow_start: Callable[[str, ToolRules], bool] | None = None
+    may_be_implied: Callable[[str, ToolRules], bool] | None = None
     implied_words: tuple[str, ...] = ()
     implied_name: bool = False
-    words: Callable[[str], int] | None = None
+    header_words: Callable[[str], int] | None = None
     special: bool = True
 
     @cached_property
     def endings(self) -> tuple[str, ...]:
-        """All at which a body may end."""
-        return tuple(dict.fromkeys((*self.ends, *self.reasoning_ends, *self.starts, *self.alone, *self.stops, *self.noise)))
+        """All markers that may end a body."""
+        return tuple(
+            dict.fromkeys((*self.ends, *self.reasoning_ends, *self.starts, *self.headerless_starts, *self.stops, *self.noise))
+        )
 
 
 def last_part(header: str) -> str:
-    """The name in what stands before the arguments: the last part, where separators divide it."""
+    """Return the name from the text before the arguments: the last part, if separators divide it."""
     return header.rpartition("\n")[2].strip()
 
 
 def first_part(header: str) -> str:
-    """The name where it comes first, an id or the like behind it."""
+    """Return the name from the text before the arguments where it comes first, followed by an id or the like."""
     return header.partition("\n")[0].strip()
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """Markers around one call or several. What stands between them may be any of the shapes that ``bodies`` reads.
+    """Markers around one or several calls. The calls may be in any notation that ``codecs`` read.
 
-    ``openers``, ``closers``: their spellings; a closer may be missing, and the closer of another wrapper does as well.
-    ``noise_markers``: markers that may follow the opener and say nothing.
-    ``separators``: markers between a call's name and its arguments, where the name stands outside of them.
-    ``name``: the name in what stands before the arguments. ``body_prefix_len``: how many characters of the opener belong to the
-    body.
-    ``keyed``: in an object with one key and an object under it, the key is the name.
-    ``closing_char``: a character that ends the wrapper where it stands behind a call; no marker elsewhere.
-    ``noop_names``: names that mean that no tool is called: they are read like a call's, and nothing is emitted.
-    ``code_tools``: the tools of which one takes code instead of a call, as the text it is.
+    ``openers``, ``closers``: their spellings. A closer may be missing, and another wrapper's closer is accepted too.
+    ``noise_markers``: may follow the opener and carry no meaning.
+    ``separators``: stand between a call's name and its arguments, in formats with the name outside of the JSON.
+    ``name``: extracts the name from the text before the arguments.
+    ``body_prefix_len``: how many characters at the opener's end belong to the call itself.
+    ``name_is_key``: in an object with one key and an object under it, the key is the tool's name.
+    ``closing_char``: a character that ends the wrapper directly behind a call; it is not a marker elsewhere.
+    ``noop_names``: names that mean "no tool"; such calls are read and not emitted.
+    ``code_tools``: names of tools that take code, as plain text, instead of a call.
     """
 
     openers: tuple[str, ...]
@@ -148,16 +152,18 @@ class Wrapper:
     code_tools: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.openers)  # rows are the keys of caches: to hash all their fields would cost more than what is kept
+        return hash(self.openers)  # rows are keys of caches: hashing every field would cost more than the cache saves
 
 
 @dataclass(frozen=True)
 class ReasoningMarkers:
-    """Markers around reasoning. ``special``: they count anywhere in a line (special tokens), not only where a line begins.
+    """Markers around reasoning.
 
-    ``alone``: a closer without its opener says that the prompt opened the reasoning. False for words, and for tokens that end
-    other things too. ``needs_closer``: words that many answers may hold: unless their format was named, they open nothing where
-    no closer follows.
+    ``special``: special tokens; they count anywhere in a line, other markers only at its beginning.
+    ``alone``: a closer without an opener means that the prompt opened the reasoning. False for words, and for tokens that end
+    other
+    things too.
+    ``needs_closer``: words that ordinary answers may contain: in ``auto`` they open nothing unless a closer follows.
     """
 
     openers: tuple[str, ...]
@@ -167,14 +173,14 @@ class ReasoningMarkers:
     needs_closer: bool = False
 
     def __hash__(self) -> int:
-        return hash(self.openers)  # rows are the keys of caches: to hash all their fields would cost more than what is kept
+        return hash(self.openers)  # rows are keys of caches: hashing every field would cost more than the cache saves
 
 
 @dataclass(frozen=True)
 class AnswerMarkers:
     """Markers around the answer itself.
 
-    ``special``: special tokens, no text wherever they stand; else ``frames`` says where they count.
+    ``special``: special tokens, dropped wherever they occur; for others see ``AnswerMarkerReader``.
     """
 
     openers: tuple[str, ...]
@@ -182,46 +188,49 @@ class AnswerMarkers:
     special: bool = False
 
     def __hash__(self) -> int:
-        return hash(self.openers)  # rows are the keys of caches: to hash all their fields would cost more than what is kept
+        return hash(self.openers)  # rows are keys of caches: hashing every field would cost more than the cache saves
 
 
-class Opening(Protocol):
-    """Reads what a text begins with, behind white space: one of ``words``, or if there are none a tool's name."""
+class OpeningReader(Protocol):
+    """Reader for calls that only the start of a text may hold, after white space.
+
+    They begin with one of ``words``, or without words with a tool's name.
+    """
 
     words: ClassVar[tuple[str, ...]]
 
     def __init__(self, context: Context) -> None: ...
 
     def read(self) -> Steps[bool]:
-        """Read from the first character on. False, with nothing read, where it is not there.
+        """Read from the first character on. Return False, with nothing read, if there is no such call.
 
-        The text waits meanwhile, so it may look on no further than it must to be sure.
+        The text is withheld meanwhile, so look ahead no further than needed.
         """
 
 
 class RegionFactory(Protocol):
-    """Calls behind ``markers`` that no wrapper describes: called with a text's parts, it makes their reader."""
+    """Makes the reader for calls behind ``markers`` that no ``Wrapper`` describes."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The markers."""
+        """Markers that open such calls."""
 
     def __call__(self, context: Context) -> Region:
-        """The reader of what they open."""
+        """Return the reader for what the markers open."""
 
 
 @dataclass(frozen=True)
 class Format:
     """One way of writing calls.
 
-    ``families``: who uses it. ``auto``: it is looked for without being named.
-    ``wrappers``, ``reasoning_markers``, ``frames``: its markers. ``control_tokens``: special tokens that are no part of the
-    answer where they show.
-    ``implicit``: calls of offered tools that nothing marks are read too, for these markers are sometimes left out.
-    ``inline``: lists of calls in Python are, where the format is named, no less calls in the middle of a line.
-    ``channels``: the messages that its replies are sequences of. ``opening``: the reader of what only a text's start may hold.
-    ``regions``: markers that no wrapper describes, and their reader.
-    ``fenced``: fences labelled with the contract's tag hold calls.
+    ``families``: model families that use it. ``auto``: detected without being named.
+    ``wrappers``, ``reasoning_markers``, ``answer_markers``: its markers.
+    ``control_tokens``: special tokens that are dropped where a server lets them through.
+    ``implicit``: calls of offered tools are read without markers too, because models leave the markers out.
+    ``inline``: when the format is named, Python lists of calls are also read in the middle of a line.
+    ``channels``: the framed messages that its replies consist of. ``opening``: reader for what only the start of a text may
+    hold.
+    ``regions``: makes a reader for markers that no wrapper describes. ``fenced``: fences with the contract's label hold calls.
     """
 
     name: str
@@ -234,9 +243,9 @@ class Format:
     implicit: bool = True
     inline: bool = False
     channels: tuple[Channels, ...] = ()
-    opening: type[Opening] | None = None
+    opening: type[OpeningReader] | None = None
     regions: RegionFactory | None = None
     fenced: bool = False
 
     def __hash__(self) -> int:
-        return hash(self.name)  # rows are the keys of caches: to hash all their fields would cost more than what is kept
+        return hash(self.name)  # rows are keys of caches: hashing every field would cost more than the cache saves

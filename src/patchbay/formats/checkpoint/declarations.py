@@ -1,4 +1,4 @@
-"""Declarations in JSON or TOML, read field by field: errors name a field by its path. And patterns that are declared in them."""
+"""Validated reading of declarations in JSON or TOML, with errors that name a field by its path; patterns declared in them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _KINDS: Mapping[type, str] = {dict: "a table", list: "a list", str: "text", bool
 
 
 def kind_of(value: object) -> str:
-    """What a declared value is, in words: ``a list``, ``text``, ``nothing``."""
+    """Describe the type of a declared value: ``a list``, ``text``, ``nothing``."""
     return "nothing" if value is None else _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a date")
 
 
 class Declaration:
     """One table of a declaration and its path, such as ``response_template.fields.tool_calls``.
 
-    Each reading takes a field out; ``done`` names unread fields. All raise ConfigurationError.
+    Each accessor consumes a field; ``done`` rejects the others. All raise ConfigurationError.
     """
 
     def __init__(self, value: object, path: str) -> None:
@@ -38,20 +38,20 @@ class Declaration:
         return key in self._fields
 
     def at(self, key: str) -> str:
-        """The path of one field."""
+        """Return the path of one field."""
         return f"{self.path}.{key}" if self.path else key
 
     def refuse(self, key: str, problem: str) -> NoReturn:
-        """Refuse the declaration because of one field."""
+        """Reject the declaration because of one field."""
         refuse(self.at(key), problem)
 
     def take(self, key: str, default: object = None) -> object:
-        """The value as it was declared."""
+        """Return the declared value."""
         self._taken.add(key)
         return self._fields.get(key, default)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty; without a default it is due."""
+        """Return a non-empty text; without a default it is required."""
         value = self.take(key, default)
         if value is None:
             self.refuse(key, "is missing")
@@ -60,14 +60,14 @@ class Declaration:
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self.take(key, default)
         if not isinstance(value, bool):
             self.refuse(key, f"must be true or false, not {kind_of(value)}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """One text or a list of them, none empty, doubles left out; () where the field is not there."""
+        """Return one text or a list of them, none empty, without duplicates; () if the field is missing."""
         value = self.take(key)
         if value is None:
             return ()
@@ -77,18 +77,18 @@ class Declaration:
         return tuple(dict.fromkeys(found))
 
     def one_of(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """One of some words."""
+        """Return one of some words."""
         value = self.text(key, default)
         if value not in allowed:
             self.refuse(key, f"is {value!r}, which is not one of {', '.join(allowed)}{_nearest(value, allowed)}")
         return value
 
     def table(self, key: str) -> Declaration:
-        """A table inside this one; an empty one where the field is not there."""
+        """Return a table inside this one, an empty one if the field is missing."""
         return Declaration(self.take(key, {}), self.at(key))
 
     def tables(self, key: str) -> Iterator[Declaration]:
-        """The tables of a list, or the one that stands there instead of a list; none where the field is not there."""
+        """Yield the tables of a list, or a single table in place of a list; none if the field is missing."""
         value = self.take(key, [])
         if isinstance(value, Mapping):
             yield Declaration(value, self.at(key))
@@ -99,22 +99,22 @@ class Declaration:
             yield Declaration(one, f"{self.at(key)}[{index}]")
 
     def named(self) -> Iterator[str]:
-        """The names of all fields."""
+        """Yield the names of all fields."""
         yield from self._fields
 
     def done(self) -> None:
-        """Refuse unread fields: a name that is spelled wrongly would be without effect."""
+        """Reject unread fields: a misspelled name would have no effect."""
         self.only(*self._taken)
 
     def only(self, *known: str) -> None:
-        """Refuse fields that are none of ``known``: before any is read, so that a name spelled wrongly is not called missing."""
+        """Reject fields other than ``known``. Call before reading, so that a misspelled field is not reported as missing."""
         for key in self._fields:
             if key not in known:
                 self.refuse(key, f"is not known here{_nearest(key, known)}")
 
 
 def refuse(path: str, problem: str) -> NoReturn:
-    """Refuse a declaration because of the field at ``path``."""
+    """Reject a declaration because of the field at ``path``."""
     raise ConfigurationError(f"{path} {problem}.")
 
 
@@ -124,14 +124,14 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 
 
 MAX_MATCH = 1024
-"""How many characters a marker may have; what would be longer is none."""
+"""Maximum length of a marker; a longer match does not count."""
 
 _END = "__end"
-"""Begins the names of groups that say that a match is complete."""
+"""Prefix of the names of groups that show that a match is complete."""
 
 
 class Verdict(Enum):
-    """Why there is no match: there is none, or more text is needed to know."""
+    """Reason for a missing match: there is none, or more text is needed."""
 
     NONE = "none"
     MORE = "more"
@@ -139,7 +139,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Match:
-    """Where a match ends in the text, and its named groups (those that took part)."""
+    """A match: its end in the text, and its named groups (those that took part)."""
 
     end: int
     groups: Mapping[str, str]
@@ -147,11 +147,13 @@ class Match:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A compiled pattern. ``names``: its groups. ``literals``: the texts it was made from, where it is no expression.
+    """A compiled pattern.
 
-    ``starts``: texts that a match begins with, to be looked for. A match may also begin before one of them, in a part that may be
-    missing (a name before the marker); such a part is not looked for, so that prose need not be held back for it.
-    ``partial`` is ``whole``, matching as well where the text ends inside of a match: then no group ``_END`` takes part.
+    ``names``: its groups. ``literals``: the texts it was made from, unless it is a regular expression.
+    ``starts``: texts to search for, with which a match begins. A match may also begin earlier, with an optional part (a name
+    before the
+    marker); such a part is not searched for, so that prose need not be held back for it.
+    ``partial``: like ``whole``, but matches too if the text ends inside of a match: then no group ``_END`` takes part.
     """
 
     text: str
@@ -162,7 +164,7 @@ class Pattern:
     partial: re.Pattern[str] = field(compare=False, repr=False)
 
     def match(self, text: str, pos: int = 0, *, ended: bool = True) -> Match | Verdict:
-        """Match at ``pos``. ``ended``: no more text will come behind ``text``."""
+        """Match at ``pos``. ``ended``: no more text will follow ``text``."""
         limit = pos + MAX_MATCH
         if not ended and len(text) < limit and self._is_open(text, pos, len(text)):
             return Verdict.MORE
@@ -171,8 +173,8 @@ class Pattern:
             return Verdict.NONE
         return Match(found.end(), {name: value for name, value in found.groupdict().items() if value is not None})
 
-    def length_in_vain(self, text: str, pos: int) -> int:
-        """How many characters from ``pos`` on, where there is no match, may be the beginning of one."""
+    def partial_length(self, text: str, pos: int) -> int:
+        """Return how many characters from ``pos`` on, where there is no match, looked like the beginning of one."""
         return bisect_left(
             range(1, min(len(text) - pos, MAX_MATCH) + 1), x=True, key=lambda size: not self._is_open(text, pos, pos + size)
         )
@@ -185,13 +187,13 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a pattern: ``text``, or a run of characters (``text`` is ""), and how it is ``spelled`` for ``re``.
+    """A part of a pattern: ``text``, or a run of characters (``text`` is ""), and its ``regex``.
 
-    ``quantifier``: as in the pattern, with "?" behind it where it is lazy. ``name``: the group that a run makes up.
+    ``quantifier``: as in the pattern, with "?" behind it if it is lazy. ``name``: the group that a run forms.
     """
 
     text: str
-    spelled: str
+    regex: str
     quantifier: str = ""
     name: str = ""
 
@@ -201,12 +203,12 @@ class Part:
         return self.quantifier[:1] in ("?", "*")
 
     def whole(self) -> str:
-        """The part for ``re``: what it takes it never gives back, unless it is lazy."""
-        run = self.spelled + self.quantifier + ("+" if len(self.quantifier) == 1 else "")
+        """Return the part's regex: possessive, unless it is lazy."""
+        run = self.regex + self.quantifier + ("+" if len(self.quantifier) == 1 else "")
         return f"(?P<{self.name}>{run})" if self.name else run
 
     def partial(self, behind: str) -> str:
-        """The part and what stands ``behind`` it, matching as well where the text ends so that more of it may come."""
+        """Return the regex of the part and what stands ``behind`` it; it also matches if the text ends where more may follow."""
         cuts = "".join(rf"|{re.escape(self.text[:size])}\Z" for size in range(1, len(self.text)))
         if self.quantifier in ("*", "+"):
             behind = rf"(?:\Z|{behind})"
@@ -221,16 +223,16 @@ _PART = re.compile(
     rf"|(?P<char>{_CHAR})(?P<quantifier>(?:[*+?]\??)?)(?![*+?]|\{{\d)",
     re.DOTALL,
 )
-"""A text that may be missing, a named run, or a character of any kind and how often it stands."""
+"""An optional text, a named run, or a character of any kind and its quantifier."""
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _CLASSES = frozenset("wWsSdD")
 _NEVER = "(?!)"
-"""Stands for the beginning of the text: a match is looked for behind it only."""
+"""Replaces the beginning of the text: matches are searched for behind it only."""
 
 
 def parse_pattern(text: str, path: str) -> tuple[tuple[Part, ...], ...]:
-    """The alternatives of a pattern, in parts. Raises ConfigurationError for what no stream can be matched against."""
+    """Parse a pattern into alternatives of parts. Raises ConfigurationError if it cannot be matched against a stream."""
     names_of(text, path)
     if text.startswith("(?:") and text.endswith(")") and not re.search(r"(?<!\\)[()]", text[3:-1]):
         text = text[3:-1]
@@ -258,7 +260,7 @@ def _text_part(text: str, quantifier: str = "") -> Part:
 
 
 def _part(found: re.Match[str]) -> Part | None:
-    """The part that was found; None if it is none that can be read."""
+    """Return the part that was found, None if it is not supported."""
     if found["text"]:
         return _text_part(_ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found["text"]), "?")
     char, quantifier = (found["named"], found["run"]) if found["name"] else (found["char"], found["quantifier"])
@@ -272,23 +274,23 @@ def _part(found: re.Match[str]) -> Part | None:
 
 def compile_pattern(text: str, path: str) -> Pattern:
     """Compile a regular expression (Python's dialect, ``.`` is any character). Raises ConfigurationError that names ``path``."""
-    alternatives = [parts for parts in parse_pattern(text, path) if not any(part.spelled == _NEVER for part in parts)]
+    alternatives = [parts for parts in parse_pattern(text, path) if not any(part.regex == _NEVER for part in parts)]
     found = dict.fromkeys(start for parts in alternatives for start in _starts(parts))
     if alternatives and not found:
         refuse(path, "must begin with literal text, at the latest behind parts that may be missing: only that can be looked for")
     starts = tuple(start for start in found if not any(start != other and start.startswith(other) for other in found))
     cut = []
     for number, parts in enumerate(alternatives):
-        spelled = f"(?P<{_END}{number}>)"
+        regex = f"(?P<{_END}{number}>)"
         for part in reversed(parts):
-            spelled = part.partial(spelled)
-        cut.append(spelled)
+            regex = part.partial(regex)
+        cut.append(regex)
     whole = re.compile("|".join("".join(part.whole() for part in parts) for parts in alternatives) or _NEVER, re.DOTALL)
     return Pattern(text, tuple(whole.groupindex), starts, (), whole, re.compile("|".join(cut) or _NEVER, re.DOTALL))
 
 
 def _starts(parts: Iterable[Part]) -> list[str]:
-    """The texts that a match may begin with, those at which a run that may be missing begins left out."""
+    """Return the texts that a match may begin with, except those at which an optional run begins."""
     found, before = list[str](), [""]
     for part in parts:
         if part.text and not part.may_be_missing:
@@ -304,13 +306,13 @@ def _starts(parts: Iterable[Part]) -> list[str]:
 
 
 def compile_literals(literals: Sequence[str], path: str) -> Pattern:
-    """A pattern for any of some texts, the longest that fits."""
+    """Compile a pattern for any of some texts, the longest that fits."""
     ordered = tuple(sorted(dict.fromkeys(literals), key=len, reverse=True))
     return replace(compile_pattern("|".join(map(re.escape, ordered)), path), literals=ordered)
 
 
 def names_of(text: str, path: str) -> Iterable[str]:
-    """The names of a regular expression's groups. Raises ConfigurationError."""
+    """Return the names of a regular expression's groups. Raises ConfigurationError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

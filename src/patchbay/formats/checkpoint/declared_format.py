@@ -1,8 +1,9 @@
-"""A declaration as a format: rows where the parser knows what they describe, regions for the rest.
+"""Declared formats: markers where the parser has rows for them, custom regions for the rest.
 
-What a template calls reasoning becomes reasoning markers, calls as plain JSON become a wrapper, so that damaged ones are read
-too. Arguments in plain JSON go out as they arrive, every other call when its region is complete. A region that holds no call
-of a tool is prose, and so is one that cannot be read.
+A template's reasoning becomes reasoning markers, its calls as plain JSON become a wrapper, so that damaged ones are read too.
+Arguments in plain JSON are emitted as they arrive, every other call when its region is complete. A region without a tool's call
+is
+prose, and so is one that cannot be read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set
 from patchbay.formats.spec import AnswerMarkers, Format, ReasoningMarkers, Wrapper
 from patchbay.formats.values.json_strict import json_text
 
-_SPARED = 256
-"""An opening that is looked at in vain for longer than this hides others inside it."""
+_RESCANNED = 256
+"""A failed opening longer than this hides other openings inside it."""
 
 
 class FieldReader(Reader):
-    """Reads what the openings of ``fields`` open."""
+    """Reads the regions of ``fields``."""
 
     def __init__(self, context: Context, fields: Sequence[Field]) -> None:
         super().__init__(context)
@@ -38,19 +39,19 @@ class FieldReader(Reader):
                     self._fields.setdefault(start, []).append((field.open, field))
 
     def open(self, marker: str) -> Steps[bool]:
-        """Read from where a field may begin; of several that do, the one whose opening is longest."""
+        """Read a region; of several fields that may begin here, the one with the longest opening."""
         source = self.source
-        if self.emitter.opens_code:
-            return False  # a word about the marker
+        if self.emitter.next_is_mention:
+            return False  # the marker is only mentioned
         begin, found = source.offset, None
         for pattern, field in self._fields[marker]:
             match = yield from self._match(pattern)
             if match is not None and (found is None or match.end > found[0].end):
                 found = match, field
         if found is None:
-            # What was looked at in vain is not looked at again from each opening inside it: that would take too long.
-            seen = max(pattern.length_in_vain(source.buf, source.pos) for pattern, _ in self._fields[marker])
-            source.pos += max(0, seen - _SPARED)
+            # A failed opening is not read again from each opening inside it: that would take too long.
+            seen = max(pattern.partial_length(source.buf, source.pos) for pattern, _ in self._fields[marker])
+            source.pos += max(0, seen - _RESCANNED)
             return False
         match, field = found
         source.pos = match.end
@@ -69,7 +70,7 @@ class FieldReader(Reader):
         return True
 
     def _match(self, pattern: Pattern) -> Steps[Match | None]:
-        """The match at ``pos``, which is not read."""
+        """Return the match at ``pos``, without reading it."""
         source = self.source
         while True:
             found = pattern.match(source.buf, source.pos, ended=source.ended)
@@ -78,13 +79,13 @@ class FieldReader(Reader):
             yield
 
     def _text(self, field: Field) -> Steps[None]:
-        """Read reasoning or prose up to its end, and emit it as it comes."""
+        """Read reasoning or prose up to its end, and emit it as it arrives."""
         emitter = self.emitter
-        is_thought = field.role == "reasoning"
+        is_reasoning = field.role == "reasoning"
         emitter.markup()
         self.source.release()
-        yield from self._body(field, emitter.reasoning if is_thought else emitter.text)
-        (emitter.end_reasoning if is_thought else emitter.markup)()
+        yield from self._body(field, emitter.reasoning if is_reasoning else emitter.text)
+        (emitter.end_reasoning if is_reasoning else emitter.markup)()
 
     def _named_call(self, field: Field, groups: Mapping[str, str]) -> Steps[None]:
         name = self.rules.resolve(field.call_name(groups))
@@ -127,7 +128,7 @@ class FieldReader(Reader):
             emit_call_text(self.calls, self.rules, name, self._typed(name, call), self.emitter.note)
 
     def _typed(self, name: str, call: ReadCall) -> str:
-        """A call's arguments: texts without a type by the tool's schema, where the tool is known."""
+        """Return a call's arguments; texts without types are typed by the tool's schema, if the tool is known."""
         types = self.rules.types(name)
         if call.raw is None or types.keys is None:
             return call.arguments
@@ -135,7 +136,7 @@ class FieldReader(Reader):
         return "{" + ", ".join(members) + "}"
 
     def _body(self, field: Field, emit: Callable[[str], None]) -> Steps[Match | None]:
-        """Read up to and with the end of a field, and emit what stands before it; the end, None where there was none."""
+        """Read up to and including the end of a field, and emit the text before it; return the end, None if there was none."""
         source, wanted = self.source, marker_set(field.close.starts if field.close else ())
         while (yield from source.read_to(wanted, emit)) and field.close is not None:
             closing = yield from self._match(field.close)
@@ -148,17 +149,17 @@ class FieldReader(Reader):
 
 
 def _is_whole(parser: Content, body: str) -> bool:
-    """True if a region without its end may still hold all that belongs to it."""
+    """True if a region without its end may still be complete."""
     return isinstance(parser, Json) or (isinstance(parser, Tags) and parser.is_whole(body))
 
 
 _NAMES = ("name", "tool", "tool_name", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "params")
-"""Keys of a call that every wrapper's reader knows (``callreader``)."""
+"""Keys of a call that every wrapper's reader knows (``CallReader``)."""
 
 
 def template_format(template: ResponseTemplate, name: str = "declared") -> Format:
-    """The format that a checkpoint's ``response_template`` declares."""
+    """Return the format that a checkpoint's ``response_template`` declares."""
     wrappers: list[Wrapper] = []
     reasoning_markers: list[ReasoningMarkers] = []
     answer_markers: list[AnswerMarkers] = []
@@ -194,28 +195,28 @@ def template_format(template: ResponseTemplate, name: str = "declared") -> Forma
 
 
 def with_fields(row: Format, fields: Sequence[Field]) -> Format:
-    """A format that also has the regions of ``fields``."""
+    """Return a format that also has the regions of ``fields``."""
     return replace(row, regions=FieldRegions(tuple(fields))) if fields else row
 
 
 @dataclass(frozen=True)
 class FieldRegions:
-    """``fields``, as what a parser reads."""
+    """The regions of ``fields``, as a ``RegionFactory``."""
 
     fields: tuple[Field, ...]
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """What their openings begin with."""
+        """Beginnings of the fields' openings."""
         return tuple(start for field in self.fields if field.open is not None for start in field.open.starts)
 
     def __call__(self, context: Context) -> Region:
-        """The reader of such markers."""
+        """Return the reader of these regions."""
         return FieldReader(context, self.fields).open
 
 
 def _is_plain(field: Field) -> bool:
-    """JSON that names the tool and its arguments under the usual keys."""
+    """True for JSON with the tool's name and arguments under the usual keys."""
     if not isinstance(field.content, Json) or not field.content.strict:
         return False
     function = field.transform.get("function") if isinstance(field.transform, Mapping) else None

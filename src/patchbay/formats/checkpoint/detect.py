@@ -1,6 +1,6 @@
-"""Which format a checkpoint writes, by its chat template or its vocabulary: a table of markers, in order, the first hit wins.
+"""Detect a checkpoint's format by its chat template or its vocabulary: an ordered table of markers, the first hit wins.
 
-Also what the template says of reasoning: its markers, and whether the prompt opens it. The template is not run.
+Also detects what the template says about reasoning: its markers, and whether the prompt opens it. The template is not run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from patchbay.formats.checkpoint.response_template import ResponseTemplate, resp
 from patchbay.formats.spec import ReasoningMarkers
 
 UNKNOWN = "\0"
-"""Stands for what only a conversation tells."""
+"""Placeholder for text that depends on the conversation."""
 
 
 _STRING = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"'
@@ -31,9 +31,9 @@ _INDENT = re.compile(r"(?:(?<=\n)|\A)[ \t]+\Z")
 
 
 def pieces(source: str) -> Iterator[tuple[str, str]]:
-    """Cut into ``text``, ``output`` (the inside of ``{{ }}``), ``statement`` (of ``{% %}``) and ``comment``.
+    """Split a template into ``text``, ``output`` (the inside of ``{{ }}``), ``statement`` (of ``{% %}``) and ``comment``.
 
-    White space is trimmed as it is where chat templates are run: a line break behind a statement and the indent before one go.
+    White space is trimmed as when chat templates are run: a line break behind a statement and the indent before one are removed.
     """
     at, strip = 0, ""
     while found := _TAG.search(source, at):
@@ -65,7 +65,7 @@ _BRACKETS = frozenset("()")
 
 
 def _text(tokens: Sequence[str], constants: Mapping[str, str]) -> str:
-    """What an expression stands for: strings and constants, joined; ``UNKNOWN`` for each of its other parts."""
+    """Evaluate an expression: strings and constants are joined, every other part becomes ``UNKNOWN``."""
     texts, part = [], []
     for token in (*tokens, "+"):
         if token not in ("+", "~"):
@@ -84,7 +84,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 _LOOP = "\0for"
-"""Stands for a loop among conditions."""
+"""Marks a loop among conditions."""
 _MAX_DEPTH = 50
 
 
@@ -97,7 +97,7 @@ class TemplateText:
 
 
 def template_texts(source: str) -> list[TemplateText]:
-    """All texts that a template can write, in their order. Never fails: one that is nested beyond reason is a text itself."""
+    """Return all texts that a template can write, in order. Never fails: one that is nested too deeply is one text."""
     constants, under, texts = _constants(pieces(source)), list[str](), list[TemplateText]()
     for kind, inner in pieces(source):
         word, _, rest = inner.partition(" ") if kind == "statement" else ("", "", "")
@@ -122,7 +122,7 @@ def template_texts(source: str) -> list[TemplateText]:
 
 
 def _constants(found: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The names that a template gives one text, and no other."""
+    """Return the variables that a template sets to one text only."""
     constants: dict[str, str] = {}
     for kind, inner in found:
         if kind == "statement" and (named := _SET.match(inner)):
@@ -133,14 +133,14 @@ def _constants(found: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the prompt for a reply ends: in open reasoning or not. ``open`` None: under the condition ``when``; "": not known."""
+    """Whether the prompt for a reply ends in open reasoning. ``open`` None: under the condition ``when``; "": unknown."""
 
     open: bool | None
     when: str = ""
 
 
 def ending(texts: Sequence[TemplateText], openers: Sequence[str], closers: Sequence[str]) -> Ending:
-    """Whether the prompt that asks for a reply ends between an opener and its closer: the last marker of it decides."""
+    """Find out whether the prompt for a reply ends between an opener and its closer: its last marker decides."""
     prompt = _generation_prompt(texts)
     if not prompt:
         return Ending(open=None)
@@ -158,7 +158,7 @@ def ending(texts: Sequence[TemplateText], openers: Sequence[str], closers: Seque
 
 
 def _generation_prompt(texts: Sequence[TemplateText]) -> list[TemplateText]:
-    """What is written only where a reply is asked for, else what stands behind the last loop; the conditions are those in it."""
+    """Return the texts written only for a reply, else those behind the last loop; their conditions are those inside."""
     asking = [
         (index, depth)
         for index, one in enumerate(texts)
@@ -178,7 +178,7 @@ def _generation_prompt(texts: Sequence[TemplateText]) -> list[TemplateText]:
 
 @dataclass(frozen=True)
 class Rule:
-    """What speaks for a format: ``every`` marker is there, one of ``some`` (where any are named), and none of ``lacks``.
+    """Evidence for a format: ``every`` marker, one of ``some`` (if any are given), and none of ``lacks``.
 
     ``tokens``: the markers are tokens that no other format has, so that a vocabulary is enough.
     """
@@ -194,7 +194,7 @@ class Rule:
         return " and ".join(parts) + "".join(f", but not {marker!r}" for marker in self.lacks)
 
     def evidence(self, text: str) -> tuple[str, ...]:
-        """The markers that were found; () where the rule does not hold."""
+        """Return the markers that were found; () if the rule does not apply."""
         some = tuple(marker for marker in self.some if marker in text)[:1]
         if (self.some and not some) or any(marker in text for marker in self.lacks):
             return ()
@@ -262,14 +262,14 @@ RULES: tuple[Rule, ...] = (
     Rule("phi4_mini", ("functools[",)),
     Rule("llama3_json", some=("<|python_tag|>", '"parameters": dictionary of argument name')),
 )
-"""The table. A rule stands before those whose markers it shares."""
+"""The rules, in order. A rule stands before those whose markers it shares."""
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a chat template says of reasoning: its marks, and whether the prompt opens it.
+    """What a chat template says about reasoning: its markers, and whether the prompt opens it.
 
-    ``prefilled`` None: only under the condition ``when`` (as the template words it), or the template does not say ("").
+    ``prefilled`` None: only under the condition ``when`` (in the template's words), or the template does not say ("").
     """
 
     opener: str
@@ -280,7 +280,9 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Recognition:
-    """What was found. ``format`` None: nothing. ``source``: where, ``evidence``: the markers, ``rule``: what they had to meet.
+    """Result of detection. ``format`` None: nothing found.
+
+    ``source``: where. ``evidence``: the markers. ``rule``: the rule that applied.
 
     With a ``response_template`` the checkpoint declares its format itself, and ``format`` is what its chat template looks like.
     ``problem``: why a declared ``response_template`` cannot be used.
@@ -296,9 +298,10 @@ class Recognition:
 
 
 def recognise(config: Mapping[str, object]) -> Recognition:
-    """Recognise by a parsed ``tokenizer_config.json`` (or a ``tokenizer.json``: its added tokens).
+    """Detect by a parsed ``tokenizer_config.json`` (or a ``tokenizer.json``: its added tokens).
 
-    The chat template may be a text or a list of named ones; the one for tools comes first. Raises ConfigurationError where it is
+    The chat template may be a text or a list of named ones, of which the one for tools comes first. Raises ConfigurationError if
+    it is
     neither.
     """
     declared, problem = None, ""
@@ -318,9 +321,9 @@ def recognise(config: Mapping[str, object]) -> Recognition:
 
 
 def recognise_template(source: str, name: str = "chat template") -> Recognition:
-    """Recognise by one chat template's source."""
+    """Detect by one chat template's source."""
     texts = template_texts(source)
-    # Markers may be put together from pieces, or stand in what is not written but compared: both count.
+    # Markers may be joined from pieces, or stand in text that is compared but not written: both count.
     text = "".join(one.text for one in texts) + "\n" + source.replace("\\n", "\n").replace('\\"', '"')
     for rule in RULES:
         if evidence := rule.evidence(text):
@@ -338,27 +341,27 @@ def _by_vocabulary(config: Mapping[str, object]) -> Recognition:
 
 
 def _reasoning(texts: Sequence[TemplateText], text: str, format: str | None) -> Iterator[Reasoning]:  # noqa: A002
-    """The marks of reasoning in a template: those of its format, or any format's where it has none of them."""
+    """Yield the reasoning markers in a template: those of its format, or any format's if it has none of them."""
     rows = [FORMATS[format]] if format in FORMATS else []
     for known in (rows, list(FORMATS.values())):
-        found = dict.fromkeys(thought for row in known for thought in row.reasoning_markers)
-        seen = [thought for thought in found if _has(text, thought)]
-        for thought in seen:
-            # Reasoning without an opener is what a reply begins with: as if the prompt had opened it.
-            found_ending = ending(texts, thought.openers, thought.closers) if thought.openers else Ending(open=True)
-            yield Reasoning("".join(thought.openers[:1]), "".join(thought.closers[:1]), found_ending.open, found_ending.when)
+        found = dict.fromkeys(markers for row in known for markers in row.reasoning_markers)
+        seen = [markers for markers in found if _has(text, markers)]
+        for markers in seen:
+            # A reply begins with reasoning that has no opener, as if the prompt had opened it.
+            found_ending = ending(texts, markers.openers, markers.closers) if markers.openers else Ending(open=True)
+            yield Reasoning("".join(markers.openers[:1]), "".join(markers.closers[:1]), found_ending.open, found_ending.when)
         if seen:
             return
 
 
-def _has(text: str, thought: ReasoningMarkers) -> bool:
-    """True if a template writes or looks for marks. A closing tag is enough: many templates only cut reasoning off."""
-    enough = tuple(closer for closer in thought.closers if closer.startswith(("</", "[/")) or not thought.openers)
-    return any(mark in text for mark in thought.openers + enough)
+def _has(text: str, markers: ReasoningMarkers) -> bool:
+    """True if a template contains these markers. A closing tag is enough: many templates only cut reasoning off."""
+    enough = tuple(closer for closer in markers.closers if closer.startswith(("</", "[/")) or not markers.openers)
+    return any(mark in text for mark in markers.openers + enough)
 
 
 def _templates(value: object) -> Iterator[tuple[str, str]]:
-    """Each template with its name; the one for tools first."""
+    """Yield each template with its name; the one for tools first."""
     if value is None:
         return
     if isinstance(value, str):
@@ -375,7 +378,7 @@ def _templates(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _tokens(config: Mapping[str, object]) -> Iterator[str]:
-    """The tokens that a configuration tells of: those that were added to the vocabulary."""
+    """Yield the tokens that were added to the vocabulary."""
     decoder = config.get("added_tokens_decoder")
     entries = [*(decoder.values() if isinstance(decoder, Mapping) else ()), *_listed(config.get("added_tokens"))]
     for entry in (*entries, *_listed(config.get("additional_special_tokens")), *_listed(config.get("extra_special_tokens"))):

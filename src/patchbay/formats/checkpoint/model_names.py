@@ -1,11 +1,13 @@
-"""A model's name to the format that the model was trained on: a hint, for prompts and for showing.
+"""Map a model's name to the format that the model was trained on: a hint, for prompts and for display.
 
-Reading does not need it (``auto`` finds out from the text), and a name may lie: a fine-tune is called after its base, a served
-name after nothing at all. So only words that are known count, and where they speak for two families there is no hint.
+Reading does not need it (``auto`` decides by the text), and names mislead: a fine-tune is named after its base, a served model
+after
+nothing at all. So only known words count, and if they point to two families there is no hint.
 
-In a row a name is written as words; a number is a word of its own (``qwen 2.5``), ``2.x`` is 2 and every 2.something, ``...``
-stands for words between. A row holds for all names that have these words in this order; of several rows the most specific one
-counts.
+In a row a name is written as words: a number is a word of its own (``qwen 2.5``), ``2.x`` is 2 and every 2.something, ``...``
+stands for any words between. A row applies to all names that have these words in this order; of several rows the most specific
+one
+wins.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from typing import Literal
 from patchbay.formats.catalog import FORMATS
 
 Reasoning = Literal["", "yes", "prefilled", "asked"]
-"""Reasoning of the models: no; yes, and open it themselves; yes, and the prompt opens it; as the request asks, or not known."""
+"""Reasoning: none; opened by the model; opened by the prompt; depends on the request, or unknown."""
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """Some model names and their format; None: known to have none, or one that its name does not say.
+    """Some model names and their format; None: no known format, or one that the name does not tell.
 
-    ``base``: a family that others train further: a name that has another family's words as well is that other's.
+    ``base``: a family that others train further: a name with another family's words too belongs to the other.
     """
 
     names: tuple[str, ...]
@@ -136,15 +138,16 @@ KNOWN: tuple[KnownModel, ...] = (
     # Known by name, and trained anew without tools or in a way that their name does not say.
     KnownModel(("dolphin", "openhermes", "nous hermes 2", "cogito", "phi 4 mini reasoning", "qwen 2.5 omni"), None),
 )
-"""All rows, each family's together."""
+"""All rows, grouped by family."""
 
 
 @dataclass(frozen=True)
 class ModelHint:
-    """What a name says. ``families``: who else writes this format. ``why``: the words that matched.
+    """Hint from a name. ``families``: others that write this format. ``why``: the words that matched.
 
-    ``reasons``: whether the model reasons before it answers; ``reasoning_prefilled``: whether its prompt opens the reasoning.
-    None: that depends on the request, or is not known.
+    ``reasons``: whether the model reasons before it answers. ``reasoning_prefilled``: whether its prompt opens the reasoning.
+    None:
+    depends on the request, or unknown.
     """
 
     format: str
@@ -163,15 +166,14 @@ _FILE_WORDS = frozenset(
     {"model", "ggml", "gguf", "pytorch", "consolidated", "of"}
     | {"q", "iq", "k", "m", "s", "l", "xs", "xxs", "nl", "f", "bf", "fp", "int", "bit"}
 )
-"""What a file may be called that says nothing of the model in it."""
+"""Words in file names that say nothing about the model."""
 _GAP = "..."
 
 
 def format_of(model: str) -> ModelHint | None:
-    """The hint that a model's name gives, None where it gives none.
+    """Return the hint that a model's name gives, None if it gives none.
 
-    Any spelling that is in use: an Ollama tag (``qwen3-coder:30b``), a Hugging Face id, a GGUF file's name or path, a served
-    name.
+    Any common spelling works: an Ollama tag (``qwen3-coder:30b``), a Hugging Face id, a GGUF file's name or path, a served name.
     """
     for part in _parts(model):
         words = _words(part)
@@ -183,7 +185,7 @@ def format_of(model: str) -> ModelHint | None:
 
 
 def _parts(model: str) -> Iterator[str]:
-    """The parts of a name that can be a model's: the last one, and of a path the folder where the file's name says nothing."""
+    """Yield the parts of a name that may name a model: the last one, and the folder of a file whose name says nothing."""
     name = model.strip().replace("\\", "/").rstrip("/")
     cached = _SNAPSHOT.search(name)
     parts = [cached["name"]] if cached else [part for part in name.split("/") if part]
@@ -199,9 +201,9 @@ def _words(part: str) -> tuple[str, ...]:
 
 
 def _best(words: tuple[str, ...]) -> tuple[KnownModel, str] | None:
-    """The row that fits best, and its name; None where none fits, or where two that differ fit equally well."""
+    """Return the row that fits best, and its name; None if none fits, or if two that differ fit equally well."""
     fits = [(name, span, known) for name, known in _names() if (span := name.within(words))]
-    # A longer name takes its words from a shorter one: "qwen 3 coder" is not "qwen 3".
+    # A longer name beats a shorter one inside it: "qwen 3 coder" is not "qwen 3".
     fits = [one for one in fits if not any(other[0].weight > one[0].weight and _covers(other[1], one[1]) for other in fits)]
     own = [one for one in fits if not one[2].base] or fits
     if not own or len({known.format for _, _, known in own}) > 1:
@@ -228,14 +230,14 @@ def _hint(known: KnownModel, name: str, part: str) -> ModelHint:
 
 @dataclass(frozen=True)
 class _Name:
-    """A row's name, as runs of words to look for. ``weight``: how much it says."""
+    """A row's name, as runs of words to search for. ``weight``: how specific it is."""
 
     text: str
     runs: tuple[tuple[str, ...], ...]
     weight: int
 
     def within(self, words: tuple[str, ...]) -> tuple[int, int] | None:
-        """Where in ``words`` the name stands, as the first and behind the last of its words."""
+        """Return the span of the name in ``words``, None if it is not in there."""
         begin, at = -1, 0
         for run in self.runs:
             at = next((i for i in range(at, len(words) - len(run) + 1) if all(map(_same, run, words[i:]))), -1)

@@ -1,9 +1,10 @@
-"""A checkpoint's ``response_template``: how its replies are taken apart, as its own ``tokenizer_config.json`` declares it.
+"""A checkpoint's ``response_template``: how its replies are parsed, as declared in its own ``tokenizer_config.json``.
 
 The shape is that of the Transformers library (version 1): *fields*, each a region of the reply with an opening and a closing
-marker, a parser for what stands between them, and a template for the value that becomes of it. What differs, for streams' sake:
+marker,
+a parser for the text between them, and a template for the resulting value. Differences, for the sake of streaming:
 
-- the field without an opening takes what no other claims, and text is never dropped, whether such a field is declared or not;
+- the field without an opening takes what no other claims, and text is never dropped, with or without such a field;
 - a region that cannot be read is text, not an error; ``optional`` and ``defaults`` are checked and have no effect on reading.
 """
 
@@ -39,7 +40,7 @@ class Text:
     strip: bool = True
 
     def read(self, body: str) -> Any:
-        """The value of a region's text."""
+        """Return the value of a region's text."""
         return body.strip() if self.strip else body
 
 
@@ -50,7 +51,7 @@ class Number:
     kind: str
 
     def read(self, body: str) -> Any:
-        """The value of a region's text."""
+        """Return the value of a region's text."""
         word = body.strip()
         if self.kind == "bool":
             return word.lower() in ("true", "1")
@@ -64,8 +65,9 @@ class Number:
 class Json:
     """JSON, or a dialect of it.
 
-    ``unquoted_keys``: keys may stand without quotes. ``string_delims``: other marks around strings, in which nothing is escaped.
-    ``allow_non_json``: text that is not JSON stays text.
+    ``unquoted_keys``: keys need no quotes. ``string_delims``: other delimiters of strings, without escapes. ``allow_non_json``:
+    text that
+    is not JSON stays text.
     """
 
     unquoted_keys: bool = False
@@ -74,17 +76,17 @@ class Json:
 
     @property
     def strict(self) -> bool:
-        """Plain JSON and nothing else: its text can be passed on as it is read."""
+        """True for plain JSON, whose text can be forwarded as it is read."""
         return not (self.unquoted_keys or self.string_delims or self.allow_non_json)
 
     def json(self, body: str) -> str:
-        """The same value as plain JSON; text that is plain JSON already stays as it is. Raises ValueError."""
+        """Convert to plain JSON; plain JSON stays unchanged. Raises ValueError."""
         text = "".join(self._plain(body)) if self.unquoted_keys or self.string_delims else body.strip()
         read_json(text)
         return text
 
     def read(self, body: str) -> Any:
-        """The value of a region's text."""
+        """Return the value of a region's text."""
         try:
             return read_json("".join(self._plain(body)) if self.unquoted_keys or self.string_delims else body)
         except ValueError:
@@ -121,9 +123,11 @@ class Json:
 class Tags:
     """A sequence of tags, each a key and its value, with anything between them.
 
-    A tag is what ``head`` matches (its group ``key`` is the key), the value up to the next ``tail``, and the tail. ``left`` and
-    ``right``: what white space at that end of a value is markup, all of it or a line break. Of a key that comes twice the last
-    value stays, or all as a list with ``merge``.
+    A tag is a match of ``head`` (with the key as its group ``key``), the value up to the next ``tail``, and the tail. ``left``
+    and
+    ``right``: which white space at that end of a value is markup, all of it or a line break. Of a repeated key the last value is
+    kept,
+    or with ``merge`` all values as a list.
     """
 
     head: Pattern
@@ -134,17 +138,17 @@ class Tags:
     merge: bool = False
 
     def pairs(self, body: str) -> Iterator[tuple[str, str]]:
-        """Each key with its value's text."""
+        """Yield each key with its value's text."""
         at = 0
         while (head := self._head(body, at)) is not None:
             end = body.find(self.tail, head.end)
             if end < 0:
                 return
             at = end + len(self.tail)
-            yield head.groups["key"], _trimmed(body[head.end : end], self.left, self.right)
+            yield head.groups["key"], _trim(body[head.end : end], self.left, self.right)
 
     def is_whole(self, body: str) -> bool:
-        """True if the text ends outside of a tag, so that no value in it was cut off."""
+        """True if the text ends outside of a tag, so that no value was cut off."""
         at = body.rfind(self.tail) + len(self.tail) if self.tail in body else 0
         if self._head(body, at) is not None:
             return False
@@ -153,7 +157,7 @@ class Tags:
         return not any(start.startswith(end) for end in ends for start in starts)
 
     def _head(self, body: str, at: int) -> Match | None:
-        """The next tag's beginning."""
+        """Return the next tag's head."""
         start = re.compile("|".join(map(re.escape, self.head.starts)))
         while found := start.search(body, at):
             head = self.head.match(body, found.start())
@@ -163,13 +167,13 @@ class Tags:
         return None
 
     def read(self, body: str) -> Any:
-        """The value of a region's text."""
-        return _gathered(self.pairs(body), self.value, merge=self.merge)
+        """Return the value of a region's text."""
+        return _collect(self.pairs(body), self.value, merge=self.merge)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A line for each key and its value. ``line``, ``sign``: what stands between lines, and between a key and its value."""
+    """A line for each key and its value. ``line``, ``sign``: the separators of lines, and of a key and its value."""
 
     line: str = "\n"
     sign: str = ":"
@@ -177,25 +181,25 @@ class Lines:
     value: Content | None = None
 
     def pairs(self, body: str) -> Iterator[tuple[str, str]]:
-        """Each key with its value's text; lines without the sign are passed over."""
+        """Yield each key with its value's text; lines without the sign are skipped."""
         for line in body.split(self.line):
             key, sign, value = line.partition(self.sign)
             if sign:
                 yield (key.strip(), value.strip()) if self.strip else (key, value)
 
     def read(self, body: str) -> Any:
-        """The value of a region's text."""
-        return _gathered(self.pairs(body), self.value, merge=False)
+        """Return the value of a region's text."""
+        return _collect(self.pairs(body), self.value, merge=False)
 
 
 Content = Text | Number | Json | Tags | Lines
 
 NAMES = ("text", "int", "float", "bool", "json", "xml-inline", "kv-lines")
-"""The content parsers by the names that templates use."""
+"""Names of the content parsers in templates."""
 
 
 def content(name: str, arguments: Declaration, nesting: int = 0) -> Content:
-    """The content parser of a name with its arguments. Raises ConfigurationError with the argument's path."""
+    """Return the content parser of a name with its arguments. Raises ConfigurationError with the argument's path."""
     if name == "json":
         made: Content = Json(
             arguments.flag("unquoted_keys", default=False),
@@ -218,7 +222,7 @@ def content(name: str, arguments: Declaration, nesting: int = 0) -> Content:
     return made
 
 
-def _trimmed(value: str, left: Trim, right: Trim) -> str:
+def _trim(value: str, left: Trim, right: Trim) -> str:
     value = value.lstrip() if left == "space" else value.removeprefix("\n") if left else value
     return value.rstrip() if right == "space" else value.removesuffix("\n") if right else value
 
@@ -249,7 +253,7 @@ _LAST_SPACE = re.compile(r"\\s\*\??\Z")
 
 
 def _tags(arguments: Declaration, nesting: int) -> Tags:
-    """Take a ``tag_pattern`` apart at its value: before it the head, behind it the text that ends the value."""
+    """Split a ``tag_pattern`` at its value: the head before it, and the text that ends the value behind it."""
     text, path = arguments.text("tag_pattern"), arguments.at("tag_pattern")
     if sorted(names_of(text, path)) != ["key", "value"]:
         arguments.refuse("tag_pattern", "must have the named groups 'key' and 'value', and no others")
@@ -270,7 +274,7 @@ def _tags(arguments: Declaration, nesting: int) -> Tags:
     )
 
 
-def _gathered(pairs: Iterator[tuple[str, str]], value: Content | None, *, merge: bool) -> dict[str, Any]:
+def _collect(pairs: Iterator[tuple[str, str]], value: Content | None, *, merge: bool) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for key, text in pairs:
         found.setdefault(key, []).append(text if value is None else value.read(text))
@@ -278,7 +282,7 @@ def _gathered(pairs: Iterator[tuple[str, str]], value: Content | None, *, merge:
 
 
 def _end_of_string(body: str, at: int) -> int:
-    """Behind the quote that ends a JSON string; ``at`` is behind the one that begins it."""
+    """Return the position behind the quote that ends a JSON string; ``at`` is behind the one that begins it."""
     for found in _STRING_PART.finditer(body, at):
         if found.group() == '"':
             return found.end()
@@ -290,7 +294,7 @@ _STRING_PART = re.compile(r'\\.|"', re.DOTALL)
 
 
 def raw_texts(parser: Content, body: str) -> Mapping[str, str] | None:
-    """Each key's text as the model wrote it, where the parser reads keys and no key comes twice; else None."""
+    """Return each key's text as the model wrote it, if the parser reads keys and none is repeated; else None."""
     if not isinstance(parser, Tags | Lines):
         return None
     pairs = list(parser.pairs(body))
@@ -312,9 +316,9 @@ _FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class ReadCall:
-    """A call that was read. ``raw``: each argument's text as the model wrote it, where the template has a mark for each.
+    """A parsed call. ``raw``: each argument's text as the model wrote it, if the template has a marker for each.
 
-    Such texts have no types of their own: where the tool is known, its schema types them, not ``arguments``.
+    Such texts have no types of their own: if the tool is known, its schema types them, not ``arguments``.
     """
 
     name: str
@@ -324,9 +328,9 @@ class ReadCall:
 
 @dataclass(frozen=True)
 class Field:
-    """One kind of region. ``open`` is None for the field that takes what no other claims; ``close`` is None for one without end.
+    """One kind of region. ``open``: None for the field that takes what no other claims. ``close``: None for one without an end.
 
-    ``transform``, ``each``: the shape of its value, for the whole of it or for each of a list.
+    ``transform``, ``each``: the shape of its value, for the whole value or for each item of a list.
     """
 
     name: str
@@ -339,7 +343,7 @@ class Field:
 
     @property
     def streams(self) -> bool:
-        """True if what is read is, character by character, the arguments of a call which the opener names."""
+        """True if the body is, unchanged, the arguments of a call that the opener names."""
         function = _function(self.transform)
         return (
             isinstance(self.content, Json)
@@ -354,19 +358,19 @@ class Field:
         return self.open is not None and isinstance(placeholder, str) and placeholder[1:-1] in self.open.names
 
     def read(self, body: str, groups: Mapping[str, str]) -> Any:
-        """The value of a region: its text parsed and transformed. ``groups``: what its marks captured. Raises ValueError."""
+        """Return a region's value: its text, parsed and transformed. ``groups``: captured by its markers. Raises ValueError."""
         value = self.content.read(body)
         if self.transform is None:
             return value
         if not self.each:
-            return _filled(self.transform, {**groups, "content": value})
+            return _fill_in(self.transform, {**groups, "content": value})
         items = [value] if isinstance(value, Mapping) else value
         if not isinstance(items, list) or not all(isinstance(one, Mapping) for one in items):
             raise ValueError(f"{self.name} must hold a list of objects")
-        return [_filled(self.transform, {**groups, **one}) for one in items]
+        return [_fill_in(self.transform, {**groups, **one}) for one in items]
 
     def calls(self, body: str, groups: Mapping[str, str]) -> list[ReadCall]:
-        """The calls in a region. Raises ValueError where it holds something else."""
+        """Return the calls in a region. Raises ValueError if it holds anything else."""
         if self.streams:
             assert isinstance(self.content, Json)
             name = self.call_name(groups)
@@ -381,7 +385,7 @@ class Field:
         return calls
 
     def call_name(self, groups: Mapping[str, str]) -> str:
-        """The name of the call where the opener has it; "" where the body does."""
+        """Return the call's name if the opener has it, "" if the body does."""
         function = _function(self.transform)
         named = function.get("name") if function else None
         if not isinstance(named, str):
@@ -480,15 +484,15 @@ def _check_calls(field: Field, declared: Declaration) -> None:
 
 
 def _function(transform: object) -> Mapping[str, Any] | None:
-    """The description of a call's function in a transform, where it is written out."""
+    """Return the description of a call's function in a transform, if it is written out."""
     function = transform.get("function") if isinstance(transform, Mapping) else None
     return function if isinstance(function, Mapping) else None
 
 
 def _check_transform(transform: object, path: str, names: set[str] | None) -> None:
-    """Refuse placeholders that are mixed with other text, and those that nothing fills.
+    """Reject placeholders that are mixed with other text, and those that nothing fills.
 
-    ``names``: what can be filled in; None where only a reply tells.
+    ``names``: what can be filled in; None if that depends on the reply.
     """
     for at, text in _strings(transform, path):
         found = _PLACEHOLDER.fullmatch(text)
@@ -509,11 +513,11 @@ def _strings(value: object, path: str) -> Iterator[tuple[str, str]]:
             yield from _strings(inner, f"{path}[{index}]")
 
 
-def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
+def _fill_in(transform: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(transform, Mapping):
-        return {key: _filled(inner, scope) for key, inner in transform.items()}
+        return {key: _fill_in(inner, scope) for key, inner in transform.items()}
     if isinstance(transform, list):
-        return [_filled(inner, scope) for inner in transform]
+        return [_fill_in(inner, scope) for inner in transform]
     found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
     if found is None:
         return transform
@@ -526,7 +530,7 @@ def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
 
 
 def _read_call(value: Any) -> ReadCall:
-    """A call from a value in the shape of an API's message, or from its function alone. Raises ValueError."""
+    """Return the call in a value shaped like an API's message, or like its function alone. Raises ValueError."""
     function = value.get("function", value) if isinstance(value, Mapping) else value
     function = function if isinstance(function, Mapping) else {}
     name, arguments = function.get("name"), function.get("arguments", function.get("parameters"))

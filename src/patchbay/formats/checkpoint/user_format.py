@@ -1,7 +1,7 @@
-"""A user's own format, read from a TOML file: which markers stand around calls, and how a call is written between them.
+"""A user's own format, read from a TOML file: the markers around calls, and the notation of a call between them.
 
-The file is documented in ``docs/reference/formats.md``. It becomes a row like those of the catalog, and for bodies that no row
-describes the fields of a response template.
+The file is documented in ``docs/reference/formats.md``. It becomes a row like those of the catalog, and fields of a response
+template for bodies that no row describes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from patchbay.formats.checkpoint.declared_format import with_fields
 from patchbay.formats.checkpoint.response_template import Content, Field, Json, Tags, Trim
 from patchbay.formats.spec import Format, ReasoningMarkers, Wrapper, first_part, last_part
 
-_MARKS = ("body", "open", "close")
+_MARKERS = ("body", "open", "close")
 _BODIES = {
-    "json": (*_MARKS, "leads", "name_key", "arguments_key"),
-    "named": (*_MARKS, "leads", "separators", "name_is"),
-    "python": (*_MARKS, "leads"),
-    "tags": (*_MARKS, "call", "call_end", "parameter", "parameter_end", "trim"),
+    "json": (*_MARKERS, "leads", "name_key", "arguments_key"),
+    "named": (*_MARKERS, "leads", "separators", "name_is"),
+    "python": (*_MARKERS, "leads"),
+    "tags": (*_MARKERS, "call", "call_end", "parameter", "parameter_end", "trim"),
 }
-"""The fields of a table of calls, by how its calls are written."""
+"""Fields of a table of calls, by the calls' notation."""
 _TRIMS: dict[str, Trim] = {"none": "", "line": "line", "space": "space"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _KEY = re.compile(r"\w+(?:\.\w+)*")
@@ -31,7 +31,7 @@ _CALL = {"name": "{name}", "arguments": "{content}"}
 
 
 def user_format(text: str) -> Format:
-    """Read the text of a format file, as a row of the table. Raises ConfigurationError that names the wrong field by its path."""
+    """Parse the text of a format file. Raises ConfigurationError that names the wrong field by its path."""
     try:
         declared = Declaration(tomllib.loads(text), "")
     except tomllib.TOMLDecodeError as error:
@@ -48,7 +48,7 @@ def user_format(text: str) -> Format:
     control_tokens = list(declared.texts("drop"))
     for index, calls in enumerate(declared.tables("calls")):
         _read_calls(calls, f"calls_{index}", wrappers, fields, control_tokens)
-    reasoning_markers = tuple(_thought(table) for table in declared.tables("reasoning"))
+    reasoning_markers = tuple(_reasoning(table) for table in declared.tables("reasoning"))
     if not wrappers and not fields:
         declared.refuse("calls", "is missing: at least one [[calls]] says how calls are marked")
     row = Format(
@@ -63,9 +63,9 @@ def user_format(text: str) -> Format:
     return with_fields(row, fields)
 
 
-def _thought(declared: Declaration) -> ReasoningMarkers:
+def _reasoning(declared: Declaration) -> ReasoningMarkers:
     declared.only("open", "close", "anywhere")
-    return ReasoningMarkers(_marks(declared, "open"), _marks(declared, "close"), declared.flag("anywhere", default=False))
+    return ReasoningMarkers(_markers(declared, "open"), _markers(declared, "close"), declared.flag("anywhere", default=False))
 
 
 def _read_calls(
@@ -77,8 +77,8 @@ def _read_calls(
         fields.append(_tags_field(declared, name))
         control_tokens += [*declared.texts("open"), *declared.texts("close")]
         return
-    openers, closers, noise_markers = _marks(declared, "open"), declared.texts("close"), declared.texts("leads")
-    separators = _marks(declared, "separators") if body == "named" else ()
+    openers, closers, noise_markers = _markers(declared, "open"), declared.texts("close"), declared.texts("leads")
+    separators = _markers(declared, "separators") if body == "named" else ()
     part = declared.one_of("name_is", ("first", "last"), "last") if body == "named" else "last"
     if body == "json" and ("name_key" in declared or "arguments_key" in declared):
         if not closers:
@@ -98,10 +98,10 @@ def _read_calls(
 
 
 def _tags_field(declared: Declaration, name: str) -> Field:
-    """Calls as tags: one around a call that says its name, one around each argument that says its key."""
-    opening = _spelled(declared, "call", "name")
-    ending = _marks(declared, "call_end")
-    head = _spelled(declared, "parameter", "key")
+    """Return the field for calls as tags: one around a call with its name, one around each argument with its key."""
+    opening = _tag_pattern(declared, "call", "name")
+    ending = _markers(declared, "call_end")
+    head = _tag_pattern(declared, "parameter", "key")
     tail = declared.text("parameter_end")
     trim = _TRIMS[declared.one_of("trim", tuple(_TRIMS), "none")]
     return _field(name, opening, ending, Tags(head, tail, left=trim, right=trim), _CALL, each=False)
@@ -119,8 +119,8 @@ def _field(name: str, opening: Pattern, closers: tuple[str, ...], content: Conte
     )
 
 
-def _spelled(declared: Declaration, key: str, placeholder: str) -> Pattern:
-    """The pattern of a tag that is written with a placeholder: ``<call name="{name}">``."""
+def _tag_pattern(declared: Declaration, key: str, placeholder: str) -> Pattern:
+    """Return the pattern of a tag with a placeholder: ``<call name="{name}">``."""
     text = declared.text(key)
     before, _, after = text.partition("{" + placeholder + "}")
     if not before.strip() or not after or "{" + placeholder + "}" in after:
@@ -135,7 +135,7 @@ def _placeholder(declared: Declaration, key: str, default: str) -> str:
     return "{" + value + "}"
 
 
-def _marks(declared: Declaration, key: str) -> tuple[str, ...]:
+def _markers(declared: Declaration, key: str) -> tuple[str, ...]:
     found = declared.texts(key)
     if not found:
         declared.refuse(key, "is missing")

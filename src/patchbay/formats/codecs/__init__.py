@@ -1,1 +1,1 @@
-"""Readers of calls, one for each notation: what stands between the markers of a wrapper or behind a header."""
+"""Codecs: one reader for each notation of calls, used between the markers of a wrapper or behind a header."""

@@ -1,7 +1,7 @@
 """Tags in a growing text, and arguments as elements: ``<city>Paris</city>``, lists and objects as nested elements.
 
-Not XML: only the words that a format knows are tags, all else that looks like one is text. MiniMax M3 writes elements with a
-token before each tag, Claude in 2023 within ``<parameters>``. Nesting is read without recursion and bounded.
+Not XML: only the words that a format knows are tags, everything else that looks like one is text. MiniMax M3 writes elements with
+a token before each tag, Claude in 2023 within ``<parameters>``. Nesting is read without recursion and bounded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from patchbay.formats.values.coerce import MAX_DEPTH, Expected, typed
 from patchbay.formats.values.json_strict import escaped, json_string
 from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text
 
-_BEGIN_ROOM = 64
-_TAG_ROOM = 512
+_MAX_BEGINNING = 64
+_MAX_TAG = 512
 _BLANK = r"[ \t\u0120]{0,3}+"
 _NO_BLANKS = str.maketrans("", "", " \t\u0120")
-"""What may stand between a tag's parts. Some models' tokenizers leave U+0120 where a blank should be."""
+"""Blanks between a tag's parts. Some models' tokenizers leave U+0120 in place of a blank."""
 _END = re.compile(r"[<>\n]")
 _NAMED = re.compile(r"""[ \t\u0120]*+(?:[^=]*[ \t\u0120])?name[ \t\u0120]*+=[ \t\u0120]*+(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))""")
 _STRING = re.compile(r"""\bstring[ \t]*+=[ \t]*+["']?(true|false)""")
@@ -34,8 +34,9 @@ _STRING = re.compile(r"""\bstring[ \t]*+=[ \t]*+["']?(true|false)""")
 class Tag:
     """A tag: ``word`` is its kind, ``name`` what it names, as in ``<function=name>`` and ``<invoke name="name">``.
 
-    ``prefix`` stands before the word, ``string`` is the attribute of that name, ``empty`` says that the tag closes itself,
-    ``size`` is its length. In a tag that the text ended in nothing but ``closes`` is known.
+    ``prefix``: stands before the word. ``string``: the attribute of that name. ``empty``: the tag closes itself. ``size``: its
+    length.
+    If the text ended inside the tag, only ``closes`` is known.
     """
 
     word: str
@@ -48,12 +49,12 @@ class Tag:
 
     @property
     def cut(self) -> bool:
-        """The text ended inside of it."""
+        """True if the text ended inside of the tag."""
         return not self.word
 
 
 class Tags:
-    """The tags of some ``words``, with or without one of the prefixes ``spaces`` before the word."""
+    """Scanner for the tags of some ``words``, with or without one of the prefixes ``spaces``."""
 
     def __init__(self, words: tuple[str, ...], spaces: tuple[str, ...]) -> None:
         longest_first = sorted(words, key=len, reverse=True)
@@ -67,30 +68,30 @@ class Tags:
         }
 
     def at(self, source: Source) -> Steps[Tag | None]:
-        """The tag that stands at ``pos``, None if none does; nothing is read."""
+        """Return the tag at ``pos``, None if there is none, without reading it."""
         if not (yield from source.peek()):
             return None
         while True:
             buf, pos = source.buf, source.pos
             found = self._word.match(buf, pos)
             if found:
-                end = _END.search(buf, found.end(), pos + _TAG_ROOM)
-                rest = buf[found.end() : end.start() if end else pos + _TAG_ROOM].strip(" \t\r\u0120")
+                end = _END.search(buf, found.end(), pos + _MAX_TAG)
+                rest = buf[found.end() : end.start() if end else pos + _MAX_TAG].strip(" \t\r\u0120")
                 if found[1] and rest and rest[0] not in "=:":
                     return None  # nothing else stands in a closing tag
                 if end:
                     return _tag(found, end)
-                if len(buf) - pos >= _TAG_ROOM:
+                if len(buf) - pos >= _MAX_TAG:
                     return None
-            elif len(buf) - pos > _BEGIN_ROOM or buf[pos : pos + _BEGIN_ROOM].translate(_NO_BLANKS) not in self._starts:
+            elif len(buf) - pos > _MAX_BEGINNING or buf[pos : pos + _MAX_BEGINNING].translate(_NO_BLANKS) not in self._starts:
                 return None
             if source.ended:
-                return Tag("", closes="/" in buf[pos : pos + _BEGIN_ROOM])
+                return Tag("", closes="/" in buf[pos : pos + _MAX_BEGINNING])
             yield
 
 
 def _tag(found: re.Match[str], end: re.Match[str]) -> Tag | None:
-    """The tag between its word and what ends it. Only where it names something may its closing bracket be missing."""
+    """Return the tag between its word and its end. Only a tag that names something may lack its closing bracket."""
     buf, begin = end.string, found.start()
     inside = buf[found.end() : end.start()].strip(" \t\r\u0120")
     closes, prefix, word = bool(found[1]), found[2], found[3]
@@ -110,18 +111,18 @@ def _tag(found: re.Match[str], end: re.Match[str]) -> Tag | None:
     return Tag(word, prefix, closes=closes, name=name, string=string[1] if string else "", empty=empty, size=size)
 
 
-_ELEMENT_ROOM = 256
+_MAX_ELEMENT_TAG = 256
 _ITEM: Final = "item"
 _OUTER = frozenset({"invoke", "tool_call", "parameters"})
-"""The tags around arguments: what closes them closes what is open in them."""
+"""Tags around arguments: their closers close everything open inside."""
 _TAG = re.compile(r"/?\s*+[A-Za-z_$][\w.$-]*+\s*+")
-_BEGUN = re.compile(r"/?\s*+(?:[A-Za-z_$][\w.$-]*+\s*+)?")
-"""What of ``_TAG`` there may be so far: as long as this fits, more of the text is waited for."""
+_TAG_BEGINNING = re.compile(r"/?\s*+(?:[A-Za-z_$][\w.$-]*+\s*+)?")
+"""Beginnings of ``_TAG``: wait for more text as long as this matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElementTag:
-    """A tag: what it names, with attributes if there are any, and its length."""
+    """An element's tag: its name, with attributes if there are any, and its length."""
 
     name: str
     closes: bool
@@ -137,7 +138,7 @@ class _Element:
 
 
 class Elements:
-    """Reads the elements of one call into ``arguments``. ``prefix`` stands before each tag. ``held``: nothing is emitted yet."""
+    """Reads the elements of one call into ``arguments``. ``prefix``: stands before each tag. ``held``: emit nothing yet."""
 
     def __init__(
         self, source: Source, arguments: UntypedArguments, note: Callable[[str], None], *, prefix: str = "", held: bool = False
@@ -151,15 +152,15 @@ class Elements:
         self._read: dict[str, list[_Element]] = {}
 
     def tag(self) -> Steps[ElementTag | None]:
-        """The tag that stands at ``pos``, None if none does; nothing is read. Raises Truncated inside of a tag."""
+        """Return the tag at ``pos``, None if there is none, without reading it. Raises Truncated inside of a tag."""
         source, head = self.source, self._head
         while True:
             buf, begin = source.buf, source.pos + len(head)
             if buf.startswith(head, source.pos):
-                end = buf.find(">", begin, begin + _ELEMENT_ROOM)
+                end = buf.find(">", begin, begin + _MAX_ELEMENT_TAG)
                 if end >= 0:
                     return self._named(buf[begin:end], end + 1 - source.pos)
-                if len(buf) - begin >= _ELEMENT_ROOM or not (self.prefix or _BEGUN.fullmatch(buf, begin)):
+                if len(buf) - begin >= _MAX_ELEMENT_TAG or not (self.prefix or _TAG_BEGINNING.fullmatch(buf, begin)):
                     return None
             elif not head.startswith(buf[source.pos : begin]):
                 return None
@@ -173,18 +174,18 @@ class Elements:
             return None
         return ElementTag(name, inside.startswith("/"), size)
 
-    def takes(self, tag: ElementTag | None, *, any_name: bool) -> bool:
-        """True if ``tag`` opens an argument. ``any_name``: also one that the schema does not know."""
+    def opens_argument(self, tag: ElementTag | None, *, any_name: bool) -> bool:
+        """True if ``tag`` opens an argument. ``any_name``: also one that is not in the schema."""
         return tag is not None and not tag.closes and (any_name or tag.name in (self.arguments.types.keys or ()))
 
     def read(self, tag: ElementTag) -> Steps[None]:
         """Read the argument that ``tag``, which stands at ``pos``, opens."""
         key = tag.name
         self.source.pos += tag.size
-        if key in (self.arguments.types.keys or ()) and self.arguments.passes(key) and not self.held:
+        if key in (self.arguments.types.keys or ()) and self.arguments.is_streamable(key) and not self.held:
             opened: Counter[str] = Counter()
             pieces = self.arguments.begin_text(key)
-            yield from read_text(self.source, pieces, lambda: self._end(key, opened), mark=self._head[0], spell=escaped)
+            yield from read_text(self.source, pieces, lambda: self._end(key, opened), mark=self._head[0], encode=escaped)
             self.arguments.end_text()
             return
         begin = self.source.offset
@@ -196,10 +197,10 @@ class Elements:
             return
         same = self._read.setdefault(key, [])
         same.append(element)
-        self.arguments.add(key, _together(same if "array" in element.expected.types else [element], element.expected))
+        self.arguments.add(key, _elements_json(same if "array" in element.expected.types else [element], element.expected))
 
     def _end(self, key: str, opened: Counter[str]) -> Steps[Boundary]:
-        """What stands at ``pos`` in the text of ``key``. What is opened in it and closed again is text."""
+        """Classify the tag at ``pos`` in the text of ``key``. Elements opened and closed within the text are text."""
         tag = yield from self.tag()
         if tag is None:
             return Boundary.NONE
@@ -219,7 +220,10 @@ class Elements:
         return Boundary.CLOSED
 
     def _inside(self, element: _Element) -> Steps[int]:
-        """Read up to the closer of ``element`` and with it; where that begins if the nesting is too deep to be kept, else 0."""
+        """Read up to and including the closer of ``element``.
+
+        Return 0, or the closer's offset if the nesting is too deep to be kept.
+        """
         source, mark = self.source, self._head[0]
         names, elements, opened = [element.name], [element], Counter([element.name])
         deep = False
@@ -262,7 +266,7 @@ class Elements:
                 return end if deep else 0
 
     def _opens(self, tag: ElementTag, within: _Element) -> bool:
-        """True if ``tag`` opens an element and is no text: without the token before it, only what the schema speaks of does."""
+        """True if ``tag`` opens an element, not text: without a token before it, only names from the schema do."""
         expected = within.expected
         return bool(self.prefix) or tag.name in expected.keys or ("array" in expected.types and tag.name == _ITEM)
 
@@ -275,28 +279,28 @@ def _child(parent: _Element, name: str) -> _Element:
     return child
 
 
-def _together(elements: list[_Element], expected: Expected) -> str:
-    """The JSON of one element, or of several of one name that make up the list that is expected."""
+def _elements_json(elements: list[_Element], expected: Expected) -> str:
+    """Return the JSON of one element, or of several of one name that make up an expected list."""
     if len(elements) == 1:
-        return _json(elements[0], expected)
-    return _list(elements, expected.element if "array" in expected.types else lambda _index: expected)
+        return _element_json(elements[0], expected)
+    return _list_json(elements, expected.element if "array" in expected.types else lambda _index: expected)
 
 
-def _list(elements: list[_Element], expected: Callable[[int], Expected]) -> str:
-    return "[" + ", ".join(_json(element, expected(index)) for index, element in enumerate(elements)) + "]"
+def _list_json(elements: list[_Element], expected: Callable[[int], Expected]) -> str:
+    return "[" + ", ".join(_element_json(element, expected(index)) for index, element in enumerate(elements)) + "]"
 
 
-def _json(element: _Element, expected: Expected) -> str:
+def _element_json(element: _Element, expected: Expected) -> str:
     text = "".join(element.text)
     has_text = bool(text.strip())
     if not element.inside:
-        return typed(text, expected) if has_text or "string" in expected.types else _nothing(expected.types)
+        return typed(text, expected) if has_text or "string" in expected.types else _empty_json(expected.types)
     if not has_text and _is_list(element, expected):
-        return _list(element.inside, expected.element)
+        return _list_json(element.inside, expected.element)
     members: dict[str, list[_Element]] = {}
     for part in element.inside:
         members.setdefault(part.name, []).append(part)
-    written = [f"{json_string(name)}: {_together(parts, expected.member(name))}" for name, parts in members.items()]
+    written = [f"{json_string(name)}: {_elements_json(parts, expected.member(name))}" for name, parts in members.items()]
     if has_text:
         key = "$text"
         while key in members:
@@ -311,22 +315,22 @@ def _is_list(element: _Element, expected: Expected) -> bool:
     return (listed and "object" not in expected.types) or (items and (listed or expected.says_nothing))
 
 
-def _nothing(types: frozenset[str]) -> str:
-    """What an element without anything in it stands for where no text is wanted."""
+def _empty_json(types: frozenset[str]) -> str:
+    """Return the JSON of an empty element where no text is expected."""
     return "[]" if "array" in types else "{}" if "object" in types else '""'
 
 
 TOKEN: Final = "]<]minimax[>["  # noqa: S105 - a token of the model's vocabulary
 _TOKEN = marker_set((TOKEN,))
 _INVOKE = Tags(("invoke",), ())
-_STRAY_ROOM = 64
+_MAX_STRAY_TEXT = 64
 
 
 class NestedCalls(Reader):
     """Reads one call from the token before its opening tag on."""
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a tag stands for itself
-        """Read one call; 1. Where no wrapper says that calls follow, it is one only if it is complete."""
+        """Read one call and return 1. Without a wrapper around it, it counts only if it is complete."""
         source = self.source
         if not (yield from _TOKEN.at(source)):
             raise NoMatch
@@ -351,7 +355,7 @@ class NestedCalls(Reader):
         return 1
 
     def _arguments(self, elements: Elements) -> Steps[bool]:
-        """Read the elements of a call up to its end; whether it was closed."""
+        """Read the elements of a call up to its end; return whether it was closed."""
         source, keys = self.source, elements.arguments.keys
         while True:
             before = source.offset
@@ -363,7 +367,7 @@ class NestedCalls(Reader):
                 if not keys:
                     raise NoMatch
                 source.rewind_to(before)
-                if not (yield from self._skipped()):
+                if not (yield from self._skip_stray_text()):
                     return False
             elif not tag.closes and not tag.name.startswith("invoke "):
                 yield from elements.read(tag)
@@ -377,15 +381,15 @@ class NestedCalls(Reader):
                 self.note("stray_tag")
                 source.pos += tag.size
 
-    def _skipped(self) -> Steps[bool]:
-        """Read what stands between two tags and belongs to neither, if it is short: at least a character."""
+    def _skip_stray_text(self) -> Steps[bool]:
+        """Read short text between two tags that belongs to neither; return False if there is none."""
         source = self.source
         while True:
             end, token = _TOKEN.next(source, source.pos + 1)
-            if token and end - source.pos <= _STRAY_ROOM:
+            if token and end - source.pos <= _MAX_STRAY_TEXT:
                 source.pos = end
                 self.note("stray_text")
                 return True
-            if source.ended or end - source.pos > _STRAY_ROOM:
+            if source.ended or end - source.pos > _MAX_STRAY_TEXT:
                 return False
             yield

@@ -1,7 +1,7 @@
-"""Gemma's notation for calls: ``call:f{city:<|"|>Rome<|"|>,days:3}``, and what models make of it.
+"""Gemma's notation for calls: ``call:f{city:<|"|>Rome<|"|>,days:3}``, with the mistakes that models make in it.
 
-Keys have no quotes, strings stand between two equal tokens, in which nothing is escaped, and all else is bare. A string comes out
-while it arrives. Models leave a string's second token out, or both, or take quotes, and leave brackets out: what is emitted then
+Keys have no quotes, strings stand between two equal tokens, without escapes, and everything else is bare. A string is emitted
+while it arrives. Models leave out a string's second token, or both, or use quotes, and leave out brackets: what is emitted then
 is the nearest JSON.
 """
 
@@ -20,22 +20,22 @@ from patchbay.formats.values.tool_names import ToolTypes
 
 _TOKENS = ('<|"|>', "<escape>")
 TOKENS = marker_set(_TOKENS)
-"""What stands before a string and behind it."""
+"""Tokens around a string."""
 
-_PASSES = re.compile(r'[^<"\\\x00-\x1f\x7f,}\]]*').fullmatch
+_NEEDS_NO_READER = re.compile(r'[^<"\\\x00-\x1f\x7f,}\]]*').fullmatch
 _TAIL = re.compile(r"""(?:[}\]][}\]\s]{0,63}|,\s{0,8}["']?[\w.-]{0,64}["']?\s{0,4}:?\s{0,4})\Z""")
-_TAIL_ROOM = 96
-"""The end of a string that is no part of it, should its second token be missing: brackets, or the next key."""
+_TAIL_LOOKBEHIND = 96
+"""The end of a string that does not belong to it if its second token is missing: brackets, or the next key."""
 _NEXT_KEY = re.compile(r""",\s{0,8}["']?([\w.-]{1,64})["']?\s{0,4}:\s{0,4}\Z""")
 _BRACKETS = re.compile(r"[}\]][}\]\s]{0,63}\Z")
 _BARE = re.compile(r"[^,{}\[\]<]+")
 _KEY = re.compile(r"""[^:{}\[\],<"'\s]+""")
 _KEY_AHEAD = re.compile(r""",\s{0,32}(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?\s{0,4}:(?!//)""")
-_KEY_ROOM = 128
+_KEY_LOOKAHEAD = 128
 
 
 class GemmaValues:
-    """Reads the arguments of one call. ``closers``: what ends the call, even in a string; ``ends``: what ends it elsewhere."""
+    """Reads the arguments of one call. ``closers``: end the call, even in a string. ``ends``: end it elsewhere."""
 
     def __init__(self, reader: JsonReader, closers: tuple[str, ...], ends: MarkerSet, types: ToolTypes) -> None:
         self.source = reader.source
@@ -45,10 +45,10 @@ class GemmaValues:
         self._closers = closers
         self._ends = ends
         self._key = ""
-        """The parameter whose value is due."""
+        """Parameter whose value comes next."""
 
     def read(self, sink: list[str]) -> Steps[None]:
-        """Read an object from its bracket on; its JSON goes to ``sink``, a call's. Raises MalformedCall, Truncated."""
+        """Read an object from its bracket on; append its JSON to ``sink``, a call's. Raises MalformedCall, Truncated."""
         source, nesting = self.source, Nesting(sink, self.note)
         while not nesting.complete:
             char = yield from self._json.space(nesting.gap, comments=False)
@@ -66,22 +66,22 @@ class GemmaValues:
                 raise MalformedCall  # words: nothing says which of them is a key
             elif char in "}]":
                 source.pos += nesting.close(char)
-            elif nesting.takes(char):
+            elif nesting.consume(char):
                 source.pos += 1
             elif nesting.due == KEY:
-                nesting.bring_out()
+                nesting.write_gap()
                 self._emit_key(nesting, (yield from self._read_key(char, token)))
             elif char in "{[":
                 source.pos += 1
                 nesting.open(char)
             elif token:
                 source.pos += len(token)
-                nesting.bring_out()
+                nesting.write_gap()
                 yield from self._text(nesting, token)
             else:
-                nesting.bring_out()
+                nesting.write_gap()
                 yield from self._plain(nesting, char)
-                nesting.value_read()
+                nesting.end_value()
 
     def _emit_key(self, nesting: Nesting, key: str) -> None:
         if nesting.depth == 1:
@@ -90,11 +90,11 @@ class GemmaValues:
         nesting.due = COLON
 
     def _read_key(self, char: str, token: str) -> Steps[str]:
-        """Read a key, whatever stands around it."""
+        """Read a key, with or without quotes or tokens around it."""
         source = self.source
         if char in "\"'":
             written: list[str] = []
-            yield from self._json.key(written, live=False)
+            yield from self._json.key(written, streamed=False)
             return str(json.loads("".join(written)))
         source.pos += len(token)
         key = yield from self.source.read_run(_KEY)
@@ -106,24 +106,24 @@ class GemmaValues:
         return key
 
     def _text(self, nesting: Nesting, token: str) -> Steps[None]:
-        """Read strings from behind their first token on: one, or several where the second token was left out."""
+        """Read strings from behind their first token: one, or several if second tokens were left out."""
         while True:
             held = nesting.depth == 1 and self._key in self.types.unquoted
             pieces: list[str] = [] if held else nesting.sink
-            following = yield from self._string(pieces, token, nesting.depth, live=not held)
+            following = yield from self._string(pieces, token, nesting.depth, streamed=not held)
             if held:
                 nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
-            nesting.value_read()
+            nesting.end_value()
             if not following:
                 return
             self.note("unclosed_string")
-            nesting.takes(",")
-            nesting.bring_out()
+            nesting.consume(",")
+            nesting.write_gap()
             self._emit_key(nesting, following)
-            nesting.takes(":")
+            nesting.consume(":")
 
-    def _string(self, sink: list[str], token: str, depth: int, *, live: bool) -> Steps[str]:
-        """Read up to the second token, with it; the next key, where that token begins the next value."""
+    def _string(self, sink: list[str], token: str, depth: int, *, streamed: bool) -> Steps[str]:
+        """Read up to and including the second token; return the next key if that token really begins the next value."""
         source = self.source
         wanted = marker_set((token, *self._closers))
         sink.append('"')
@@ -134,37 +134,37 @@ class GemmaValues:
             source.pos = end
             if mark == token:
                 source.pos += len(token)
-                key = _NEXT_KEY.search(text, max(0, len(text) - _TAIL_ROOM))
+                key = _NEXT_KEY.search(text, max(0, len(text) - _TAIL_LOOKBEHIND))
                 opens = key is not None and (yield from source.peek()) not in ("", ",", "}", "]", "<")
                 sink.append(escaped(text[: key.start()] if key and opens else text) + '"')
                 return key[1] if key and opens else ""
             if mark:
                 self.note("unclosed_string")
-                brackets = _BRACKETS.search(text, max(0, len(text) - _TAIL_ROOM))
-                sink.append(escaped(_without(text, brackets.start(), depth) if brackets else text) + '"')
+                brackets = _BRACKETS.search(text, max(0, len(text) - _TAIL_LOOKBEHIND))
+                sink.append(escaped(_strip_brackets(text, brackets.start(), depth) if brackets else text) + '"')
                 return ""
             if source.ended:
                 sink.append(escaped(text + source.buf[source.pos :]))
                 source.pos = len(source.buf)
                 raise Truncated
-            tail = _TAIL.search(text, max(0, len(text) - _TAIL_ROOM))
+            tail = _TAIL.search(text, max(0, len(text) - _TAIL_LOOKBEHIND))
             sure = tail.start() if tail else len(text)
             sink.append(escaped(text[:sure]))
             text = text[sure:]
-            if live and not text and source.pos == len(source.buf):
-                source.live = _passes
+            if streamed and not text and source.pos == len(source.buf):
+                source.fast_argument = _fast_chunk
             yield
-            source.live = None
+            source.fast_argument = None
 
     def _plain(self, nesting: Nesting, char: str) -> Steps[None]:
-        """Read a value that has no tokens around it: in quotes, a number, a constant, or a text."""
+        """Read a value without tokens: in quotes, a number, a constant, or a text."""
         member = nesting.depth == 1
         if char in "\"'":
             if not (member and self._key in self.types.unquoted):
                 yield from self._json.string(nesting.sink)
                 return
             pieces: list[str] = []
-            yield from self._json.string(pieces, live=False)
+            yield from self._json.string(pieces, streamed=False)
             nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
             return
         text = (yield from self._bare(in_object=nesting.in_object)).strip()
@@ -178,7 +178,7 @@ class GemmaValues:
             nesting.sink.append(self.types.json(self._key, text) if member else json.dumps(text, ensure_ascii=False))
 
     def _bare(self, *, in_object: bool) -> Steps[str]:
-        """Read bare text up to what ends its value: a bracket that it did not open, the next member, a token, a marker."""
+        """Read bare text up to the end of its value: an unmatched bracket, the next member, a token, a marker."""
         source = self.source
         pieces: list[str] = []
         depth = 0
@@ -200,7 +200,7 @@ class GemmaValues:
     def _at_key(self) -> Steps[bool]:
         """True if the comma at ``pos`` stands before a key."""
         source = self.source
-        while len(source.buf) - source.pos < _KEY_ROOM and not source.ended:
+        while len(source.buf) - source.pos < _KEY_LOOKAHEAD and not source.ended:
             found = _KEY_AHEAD.match(source.buf, source.pos)
             if found and len(source.buf) - found.end() >= len("//"):
                 break
@@ -208,12 +208,12 @@ class GemmaValues:
         return _KEY_AHEAD.match(source.buf, source.pos) is not None
 
 
-def _passes(chunk: str) -> str | None:
-    return chunk if _PASSES(chunk) else None
+def _fast_chunk(chunk: str) -> str | None:
+    return chunk if _NEEDS_NO_READER(chunk) else None
 
 
-def _without(text: str, begin: int, depth: int) -> str:
-    """A text without the brackets at its end that close what is open; ``begin``: where its last brackets begin."""
+def _strip_brackets(text: str, begin: int, depth: int) -> str:
+    """Return a text without the brackets at its end that close open objects; ``begin``: where its last brackets begin."""
     end = len(text)
     for at in range(len(text) - 1, begin - 1, -1):
         if text[at] in "}]":
@@ -225,9 +225,9 @@ def _without(text: str, begin: int, depth: int) -> str:
 
 
 CLOSERS = frozenset({"<tool_call|>", "<end_function_call>"})
-"""The closers of the wrappers in which a call needs no word before its name."""
+"""Closers of wrappers in which a call needs no word before its name."""
 
-_WORD = "call:"
+_CALL_WORD = "call:"
 
 
 _NAME = re.compile(r"[\w./:\\-]*")
@@ -235,7 +235,7 @@ _MAX_NAME = 256
 
 
 def read_name(source: Source) -> Steps[str]:
-    """Read what may be a tool's name; "" if nothing may. Raises NoMatch where it is too long for one."""
+    """Read what may be a tool's name; return "" if there is none. Raises NoMatch if it is too long."""
     size = yield from source.run(0, _NAME, _MAX_NAME + 1)
     if size > _MAX_NAME:
         raise NoMatch
@@ -253,7 +253,7 @@ class GemmaCalls(Reader):
         self._brackets = BracketArguments(context)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - the word, or the wrapper, says that it is a call
-        """Read one call; 1."""
+        """Read one call and return 1."""
         has_word = yield from self._call_word()
         if not has_word and CLOSERS.isdisjoint(wrapper.closers):
             raise NoMatch
@@ -267,7 +267,7 @@ class GemmaCalls(Reader):
             raise NoMatch
         if name is None:
             if char == "{":
-                yield from self._pass_over(wrapper)
+                yield from self._skip_arguments(wrapper)
             raise UnknownTool
         self.calls.name = name
         if char == "(":
@@ -284,28 +284,32 @@ class GemmaCalls(Reader):
         return 1
 
     def name(self) -> Steps[str]:
-        """Read the word, if it is there, and the name; what it is. Raises NoMatch, Truncated."""
+        """Read the word ``call:``, if there is one, and the name; return the name. Raises NoMatch, Truncated."""
         yield from self._call_word()
         return (yield from self._name())
 
-    def _pass_over(self, wrapper: Wrapper) -> Steps[None]:
+    def _skip_arguments(self, wrapper: Wrapper) -> Steps[None]:
         try:
             yield from GemmaValues(self._json, wrapper.closers, self._ends, self.rules.types("")).read([])
         except (MalformedCall, Truncated):
             pass
-        self.calls.passed = self.source.offset
+        self.calls.skipped_to = self.source.offset
 
     def _call_word(self) -> Steps[bool]:
-        """Read the word before a name, if it is there."""
+        """Read the word ``call:`` before a name; return whether there is one."""
         source = self.source
-        while not source.ended and len(source.buf) - source.pos < len(_WORD) and _WORD.startswith(source.buf[source.pos :]):
+        while (
+            not source.ended
+            and len(source.buf) - source.pos < len(_CALL_WORD)
+            and _CALL_WORD.startswith(source.buf[source.pos :])
+        ):
             yield
-        rest = source.buf[source.pos : source.pos + len(_WORD)]
-        if source.ended and rest and rest != _WORD and _WORD.startswith(rest):
+        rest = source.buf[source.pos : source.pos + len(_CALL_WORD)]
+        if source.ended and rest and rest != _CALL_WORD and _CALL_WORD.startswith(rest):
             source.pos = len(source.buf)
             raise Truncated
-        source.pos += len(_WORD) if rest == _WORD else 0
-        return rest == _WORD
+        source.pos += len(_CALL_WORD) if rest == _CALL_WORD else 0
+        return rest == _CALL_WORD
 
     def _name(self) -> Steps[str]:
         yield from self.source.space()

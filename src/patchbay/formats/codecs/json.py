@@ -1,7 +1,7 @@
 """Calls and arguments as JSON: which objects are calls, under which of the many keys that models use.
 
 A call is committed (its start is emitted, its arguments flow) when its name is known to be a tool's and its arguments begin; from
-there on it cannot be retracted. Until then nothing is emitted, and ``NoMatch`` hands the text back to be prose. The shapes read:
+then on it cannot be retracted. Until then nothing is emitted, and ``NoMatch`` returns the text to be prose. The shapes read:
 
     {"name": "f", "arguments": {...}}            also tool, tool_name, function, function_name; parameters, args, input, params
     {"arguments": {...}, "name": "f"}            in any order
@@ -31,21 +31,21 @@ def _no_note(_kind: str) -> None:
 
 
 def emit_call(reader: JsonReader, calls: CallSink, rules: ToolRules, name: str) -> Steps[None]:
-    """Emit a call of the tool ``name`` whose arguments begin at the reader's place. Raises Truncated, with the call begun."""
+    """Emit a call of the tool ``name`` whose arguments begin at the reader's position. Raises Truncated, with the call begun."""
     types = rules.types(name)
     yield from reader.value(calls.start(name), types if types.unquoted else None)
     calls.end()
 
 
 def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str, note: Callable[[str], None] = _no_note) -> None:
-    """Emit a call whose arguments, JSON or a text, were read before its name, or out of a string."""
+    """Emit a call whose arguments (JSON or text) were read before its name, or from a string."""
     types = rules.types(name)
     pieces = calls.start(name)
     if not _is_object(arguments):
         note("arguments_not_object")
-        arguments = _as_value(arguments, types)
+        arguments = _non_object_json(arguments, types)
     elif types.unquoted:
-        arguments = _value(arguments, _no_note, types) or arguments
+        arguments = _repaired_json(arguments, _no_note, types) or arguments
     pieces.append(arguments)
     calls.end()
 
@@ -59,13 +59,16 @@ def _is_object(text: str) -> bool:
         return text.lstrip().startswith("{")
 
 
-def _as_value(text: str, types: ToolTypes) -> str:
-    """JSON for arguments that are no object: words are the value of the tool's only parameter, if that takes any text."""
+def _non_object_json(text: str, types: ToolTypes) -> str:
+    """Return JSON for arguments that are not an object.
+
+    Words are the value of the tool's only parameter, if it takes any text.
+    """
     try:
         strict_json(text)
     except ValueError:
         keys = types.keys or ()
-        words = not text.lstrip().startswith(("{", "["))  # else they are JSON that is broken beyond repair
+        words = not text.lstrip().startswith(("{", "["))  # otherwise broken JSON
         quoted = json_string(text)
         return f"{{{json_string(keys[0])}: {quoted}}}" if words and len(keys) == 1 and types.is_text(keys[0]) else quoted
     except RecursionError:
@@ -74,13 +77,13 @@ def _as_value(text: str, types: ToolTypes) -> str:
 
 
 def object_text(text: str, note: Callable[[str], None]) -> str:
-    """What a string that holds arguments says: an object made valid JSON if it nearly is, else the text as it stands."""
+    """Return the arguments in a string: an object, repaired to valid JSON if possible, else the text unchanged."""
     text = text.strip()
-    return (_value(text, note) if text.startswith("{") else None) or text
+    return (_repaired_json(text, note) if text.startswith("{") else None) or text
 
 
-def _value(text: str, note: Callable[[str], None], types: ToolTypes | None = None) -> str | None:
-    """The JSON of a text that is one value; None if it is cut off, or more than one."""
+def _repaired_json(text: str, note: Callable[[str], None], types: ToolTypes | None = None) -> str | None:
+    """Return the JSON of a text that is exactly one value, None otherwise."""
     source = whole_text(text)
     sink: list[str] = []
     try:
@@ -92,13 +95,13 @@ def _value(text: str, note: Callable[[str], None], types: ToolTypes | None = Non
 
 
 _LABEL = re.compile(r"[ \t]*[\w+.-]*")
-_LABEL_ROOM = 32
+_MAX_LABEL = 32
 _STRING = re.compile(r'"\s{0,32}([{"])?')
-_STRING_ROOM = 34
+_STRING_LOOKAHEAD = 34
 
 
 class JsonArguments(Reader):
-    """Reads one JSON object, fenced, quoted or bare."""
+    """Reads arguments as one JSON object: fenced, in a string, or bare."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -112,33 +115,33 @@ class JsonArguments(Reader):
         return char == "{" or (char == "`" and (yield from self.json.at_fence()))
 
     def read(self, name: str) -> Steps[None]:
-        """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
+        """Read the arguments and emit the call. Raises NoMatch while it was not emitted, Truncated."""
         if self.source.buf[self.source.pos] == '"':
             arguments = object_text((yield from self.json.text()), self.note) or "{}"
             if arguments[0] != "{":
                 raise NoMatch
             emit_call_text(self.calls, self.rules, name, arguments, self.note)
             return
-        fenced = yield from self._opened()
+        fenced = yield from self._fence_opener()
         self.json.guarded = False
         yield from emit_call(self.json, self.calls, self.rules, name)
         if fenced:
-            yield from self._closed()
+            yield from self._fence_closer()
 
     def skip(self) -> Steps[None]:
-        """Read them and emit nothing. Raises NoMatch if there are none."""
+        """Read the arguments and emit nothing. Raises NoMatch if there are none."""
         if not (yield from self.fits()):
             raise NoMatch
         try:
-            fenced = self.source.buf[self.source.pos] != '"' and (yield from self._opened())
+            fenced = self.source.buf[self.source.pos] != '"' and (yield from self._fence_opener())
             yield from self.json.value([])
             if fenced:
-                yield from self._closed()
+                yield from self._fence_closer()
         except (MalformedCall, Truncated):
             pass
 
-    def _opened(self) -> Steps[bool]:
-        """Read a fence up to the object in it; whether there is one."""
+    def _fence_opener(self) -> Steps[bool]:
+        """Read a fence up to the object in it; return whether there is one."""
         fenced = self.source.buf[self.source.pos] == "`"
         if fenced:
             yield from fence_line(self.source)
@@ -146,7 +149,7 @@ class JsonArguments(Reader):
                 raise NoMatch
         return fenced
 
-    def _closed(self) -> Steps[None]:
+    def _fence_closer(self) -> Steps[None]:
         if (yield from self.json.space()) == "`" and (yield from self.json.at_fence()):
             self.source.pos += 3
 
@@ -156,16 +159,16 @@ class JsonArguments(Reader):
         while True:
             found = _STRING.match(source.buf, source.pos)
             assert found is not None
-            if found.end() < len(source.buf) or found[1] or source.ended or found.end() - source.pos >= _STRING_ROOM:
+            if found.end() < len(source.buf) or found[1] or source.ended or found.end() - source.pos >= _STRING_LOOKAHEAD:
                 return found[1] is not None
             yield
 
 
 def fence_line(source: Source) -> Steps[None]:
-    """Read a fence of three and its label; raises NoMatch if what follows is too long for one."""
+    """Read a fence of three and its label; raises NoMatch if the label is too long."""
     source.pos += 3
-    size = yield from source.run(0, _LABEL, _LABEL_ROOM + 1)
-    if size > _LABEL_ROOM:
+    size = yield from source.run(0, _LABEL, _MAX_LABEL + 1)
+    if size > _MAX_LABEL:
         raise NoMatch
     source.pos += size
 
@@ -176,18 +179,18 @@ _ENVELOPE_KEYS = frozenset({"type", "id", "index", "call_id", "tool_call_id"})
 _CALL_KEYS = frozenset({"function", "function_call", "tool_call"})
 _MESSAGE_KEYS = frozenset({"role", "content", "refusal"})
 _MAX_NAME = 256
-_BY_THE_BOOK = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
+_STANDARD_CALL = re.compile(r'\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]{1,256})"\s*,\s*"arguments"\s*:\s*(?=\{)')
 _CLOSING = re.compile(r"[ \t\r\n]*\}")
 _MAX_DEPTH = 3  # tool_calls -> item -> function
 
 
 _members_at = json.JSONDecoder(parse_constant=no_constant, parse_int=float, object_pairs_hook=tuple).raw_decode
-"""The members of the object at a place, and its end; raises ValueError, RecursionError where it is not valid JSON."""
+"""Return the members of the object at a position, and its end; raises ValueError, RecursionError if it is not valid JSON."""
 
 
 @dataclass
 class _Draft:
-    """What is known of an object before it is committed."""
+    """What is known of an object before its call is committed."""
 
     name: str | None = None
     arguments: str | None = None
@@ -199,9 +202,9 @@ class _Draft:
 class CallReader:
     """Reads calls from JSON values.
 
-    ``resolve`` says which tool a name means (None: none, and the object is no call). ``strict`` is for text that is not marked
-    as a call: every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be
-    the name.
+    ``resolve``: returns the tool that a name means, None if the object is not a call. ``strict``: the text is not marked as a
+    call, so
+    every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be the name.
     """
 
     def __init__(
@@ -216,12 +219,12 @@ class CallReader:
         self.strict = False
         self.name_is_key = False
         self.name = ""
-        """The name of the object being read, as far as it is known: for a call that is cut off."""
+        """Name of the call being read, as far as known: for a call that is cut off."""
         self._depth = 0
 
     def read(self) -> Steps[int]:
-        """Read the object or array at ``pos``; how many calls it held. Raises NoMatch, Truncated."""
-        if not self.strict and self._whole():
+        """Read the object or array at ``pos``; return the number of calls in it. Raises NoMatch, Truncated."""
+        if not self.strict and self._standard_call():
             return 1
         char = yield from self.source.peek()
         self._depth = 0
@@ -232,10 +235,10 @@ class CallReader:
             return (yield from self._array())
         raise NoMatch
 
-    def _whole(self) -> bool:
-        """Read a call that is valid JSON, all of it arrived, its name first, at once; else read nothing."""
+    def _standard_call(self) -> bool:
+        """Fast path: read a call that is valid JSON, has arrived completely and has its name first; otherwise read nothing."""
         source = self.source
-        found = _BY_THE_BOOK.match(source.buf, source.pos)
+        found = _STANDARD_CALL.match(source.buf, source.pos)
         name = self.resolve(found.group(1)) if found else None
         if found is None or name is None:
             return False
@@ -248,7 +251,7 @@ class CallReader:
         unquoted = self.rules.types(name).unquoted
         if closing is None or (unquoted and any(key in unquoted and isinstance(value, str) for key, value in members)):
             return False
-        source.pos = begin  # where the reading by the character would emit the call
+        source.pos = begin  # where reading character by character would emit the call
         self._commit()
         self.calls.start(name).append(source.buf[begin:end])
         source.pos = end
@@ -260,15 +263,15 @@ class CallReader:
         source = self.source
         source.pos += 1
         count = 0
-        passed: list[str] = []
+        skipped: list[str] = []
         while True:
             if count:
-                for text in passed:
+                for text in skipped:
                     self.calls.skip_text(text)
-                passed.clear()
+                skipped.clear()
             char = yield from self.json.space()
             if char == "{":
-                count += yield from self._item(passed)
+                count += yield from self._item(skipped)
             elif char == ",":
                 source.pos += 1
             elif char == "]":
@@ -293,10 +296,10 @@ class CallReader:
                 self.note("unclosed_bracket")  # words: the list was never closed
                 return count
             else:
-                passed.append((yield from self.skip_value()))
+                skipped.append((yield from self.skip_value()))
 
-    def _item(self, passed: list[str]) -> Steps[int]:
-        """Read an object in an array; the text of one that is no call is added to ``passed``."""
+    def _item(self, skipped: list[str]) -> Steps[int]:
+        """Read an object in an array; append its text to ``skipped`` if it is not a call."""
         start = self.source.offset
         depth = self._depth
         try:
@@ -306,11 +309,11 @@ class CallReader:
                 raise
             self._depth = depth
             self.source.rewind_to(start)
-            passed.append((yield from self.skip_value()))
+            skipped.append((yield from self.skip_value()))
             return 0
 
     def skip_value(self) -> Steps[str]:
-        """Read a value that is no call; its text as it stands."""
+        """Read a value that is not a call; return its text unchanged."""
         source = self.source
         start = source.offset
         try:
@@ -318,7 +321,7 @@ class CallReader:
         except (NoMatch, MalformedCall, Truncated):
             pass
         if source.offset == start:
-            source.pos += 1  # a marker stands there, which no value begins with
+            source.pos += 1  # a marker, which no value begins with
         self.note("no_call")
         return source.since(start)
 
@@ -328,10 +331,10 @@ class CallReader:
         depth = self._depth
         count = yield from self._members(draft)
         self._depth = depth
-        return count or self._settle(draft)
+        return count or self._flat_or_empty_call(draft)
 
-    def _settle(self, draft: _Draft) -> int:
-        """Decide what an object is that was read to its end without a call being emitted."""
+    def _flat_or_empty_call(self, draft: _Draft) -> int:
+        """Decide whether an object without an emitted call is a call after all."""
         if draft.name is None:
             raise NoMatch
         if draft.arguments is None:
@@ -350,7 +353,7 @@ class CallReader:
         emit_call_text(self.calls, self.rules, name, arguments, self.note)
 
     def _members(self, draft: _Draft) -> Steps[int]:
-        """Read an object's members into ``draft``; how many calls were emitted on the way (their objects are done)."""
+        """Read an object's members into ``draft``; return the number of calls emitted meanwhile (their objects are complete)."""
         source = self.source
         source.pos += 1
         self._depth += 1
@@ -370,7 +373,7 @@ class CallReader:
                 source.pos += 1
                 continue
             if not char or (char in "`~<[" and (yield from self.json.at_end())):
-                # What came is enough: only closers are missing.
+                # The call is complete: only closing brackets are missing.
                 if draft.keyed or (char and (draft.emitted or draft.name is not None)):
                     self.note("unclosed_bracket")
                     return draft.keyed or int(draft.emitted)
@@ -382,7 +385,7 @@ class CallReader:
                 return count
 
     def _rest(self) -> Steps[None]:
-        """Read what follows a call that was emitted, up to its object's closing bracket; anything else is left as prose."""
+        """Read the rest of an emitted call's object, up to its closing bracket; anything else is left as prose."""
         source = self.source
         while True:
             char = yield from self.json.space()
@@ -407,9 +410,9 @@ class CallReader:
             return
 
     def _member(self, draft: _Draft) -> Steps[int]:
-        """Read one member; how many calls it emitted by itself (``tool_calls``)."""
+        """Read one member; return the number of calls that it emitted by itself (``tool_calls``)."""
         sink: list[str] = []
-        yield from self.json.key(sink, live=False)
+        yield from self.json.key(sink, streamed=False)
         key = str(json.loads("".join(sink))).replace("\\", "")
         if (yield from self.json.space()) != ":":
             raise NoMatch
@@ -434,8 +437,8 @@ class CallReader:
                 return count
             draft.emitted = count > 0
         elif char == "{" and self._named_by_key(draft, key):
-            yield from self._keyed(draft, key)
-        elif draft.keyed or (self.strict and not self._may_stand(draft, key)):
+            yield from self._call_by_key(draft, key)
+        elif draft.keyed or (self.strict and not self._may_be_member(draft, key)):
             raise NoMatch
         else:
             other: list[str] = []
@@ -443,8 +446,8 @@ class CallReader:
             draft.others[key] = "".join(other)
         return 0
 
-    def _may_stand(self, draft: _Draft, key: str) -> bool:
-        """True if a member that is neither name nor arguments can be one of an unmarked call's."""
+    def _may_be_member(self, draft: _Draft, key: str) -> bool:
+        """True if an unmarked call may have this member beside name and arguments."""
         if key in _ENVELOPE_KEYS or key in _MESSAGE_KEYS:
             return True
         return draft.name is not None and draft.arguments is None and key in (self.rules.types(draft.name).keys or ())
@@ -455,7 +458,7 @@ class CallReader:
             return False
         return (self.resolve(key) if self.name_is_key else self.rules.offered(key)) is not None
 
-    def _keyed(self, draft: _Draft, key: str) -> Steps[None]:
+    def _call_by_key(self, draft: _Draft, key: str) -> Steps[None]:
         name = self.resolve(key) or key
         self.name = name
         self._commit()
@@ -513,7 +516,7 @@ class CallReader:
             draft.emitted = True
 
     def _holds_bare_object(self, quote: str) -> Steps[bool]:
-        """True if an object stands in the quotes at ``pos`` with its own quotes not escaped: ``"{"city": "Rome"}"``."""
+        """True if the quotes at ``pos`` hold an object whose own quotes are not escaped: ``"{"city": "Rome"}"``."""
         source = self.source
         while True:
             ahead = source.buf[source.pos + 1 : source.pos + 33].lstrip()

@@ -4,8 +4,8 @@
     get_weather<tool_sep> <arg_key:x> city </arg_key:x> ...                            Hunyuan, with a checkpoint's suffix
     lookup <ifm|arg_key> k </ifm|arg_key> <ifm|arg_type> t </ifm|arg_type> ...         K2 Horizon
 
-Any one of the tags may be missing, or stand where another should: under load some servers lose one in ten. A key without a value
-is dropped, and so is a value without a key. Values are raw; a closer inside of one is text unless the call goes on behind it.
+Any of the tags may be missing, or replaced by another: under load some servers lose one in ten. A key without a value is dropped,
+and so is a value without a key. Values are raw; a closer inside of one is text unless the call continues behind it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ VALUE: Final = "arg_value"
 _TYPE, _SEPARATOR = "arg_type", "tool_sep"
 TAGS: Final = Tags((KEY, VALUE, _TYPE, _SEPARATOR), ("ifm|",))
 _WORD = re.compile(r"[^<>\n]{1,128}")
-_WORD_ROOM = 128
+_MAX_WORD = 128
 
 
 class Pairs:
-    """Reads pairs into ``arguments``. ``closers``: the markers that end wrappers."""
+    """Reads pairs into ``arguments``. ``closers``: markers that end wrappers."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Pairs:
         self._begun = False
 
     def read(self, key: str = "") -> Steps[None]:
-        """Read to the call's end and emit the call. ``key``: the first key, if it is read already. Raises NoMatch, Truncated."""
+        """Read to the call's end and emit the call. ``key``: the first key, if it was read already. Raises NoMatch, Truncated."""
         if key:
-            yield from self._pair(key)
+            yield from self._read_value_of(key)
             self._begun = True
         while (yield from self._next()):
             self._begun = True
         self.arguments.emit()
 
     def _next(self) -> Steps[bool]:
-        """Read the next pair, or what stands in its place; False, with nothing read, where the call ends."""
+        """Read the next pair, or a stray tag; return False, with nothing read, at the end of the call."""
         source = self.source
         before = source.offset
         char = yield from self.structure.space()
@@ -69,14 +69,14 @@ class Pairs:
             raise Truncated  # another pair may have been about to come
         if tag is None:
             mark = yield from self.structure.ends.at(source)
-            if not mark and self.structure.ends.begun(source):
+            if not mark and self.structure.ends.is_cut_off(source):
                 raise Truncated
             place = source.offset
             if mark not in self._closers:
                 source.pos += len(mark)
             if mark not in self._closers and (yield from self._is_key()):
                 self.note("wrong_opener" if mark else "unopened_tag")
-                yield from self._pair((yield from self._word()))
+                yield from self._read_value_of((yield from self._word()))
                 return True
             if not self._begun:
                 raise NoMatch
@@ -84,7 +84,7 @@ class Pairs:
             return False
         source.pos += tag.size
         if tag.word == KEY and not tag.closes:
-            yield from self._pair((yield from self._word()))
+            yield from self._read_value_of((yield from self._word()))
         elif tag.word == VALUE and not tag.closes:
             self.note("value_without_key")
             yield from read_text(source, [], self._end)
@@ -93,22 +93,22 @@ class Pairs:
         return True
 
     def _word(self, keys: tuple[str, ...] = ()) -> Steps[str]:
-        """Read a key, or a type's name: up to a tag or the end of the line; no further than it may become one of ``keys``."""
+        """Read a key or a type's name, up to a tag or the end of the line, and only while it may become one of ``keys``."""
         source = self.source
         while True:
             found = _WORD.match(source.buf, source.pos)
             end = found.end() if found else source.pos
             word = source.buf[source.pos : end].strip()
             none = bool(keys) and not any(key.startswith(word) for key in keys)
-            if end < len(source.buf) or end - source.pos >= _WORD_ROOM or none:
+            if end < len(source.buf) or end - source.pos >= _MAX_WORD or none:
                 source.pos = end
                 return word
             if source.ended:
                 raise Truncated
             yield
 
-    def _pair(self, key: str) -> Steps[None]:
-        """Read the rest of a pair from behind its key; a key that no value follows is dropped."""
+    def _read_value_of(self, key: str) -> Steps[None]:
+        """Read the rest of a pair from behind its key; a key without a value is dropped."""
         source = self.source
         declared = ""
         while True:
@@ -145,19 +145,19 @@ class Pairs:
     def _value(self, key: str, declared: str) -> Steps[None]:
         arguments = self.arguments
         known = key in (arguments.types.keys or ())
-        if arguments.passes(key) and (known or declared in ("", "string")):
+        if arguments.is_streamable(key) and (known or declared in ("", "string")):
             pieces = arguments.begin_text(key)
-            yield from read_text(self.source, pieces, self._end, spell=escaped)
+            yield from read_text(self.source, pieces, self._end, encode=escaped)
             arguments.end_text()
             return
         sink: list[str] = []
-        plain = known and arguments.is_plain(key)
-        yield from read_text(self.source, sink, lambda: self._end(plain=plain))
+        scalar = known and arguments.is_scalar(key)
+        yield from read_text(self.source, sink, lambda: self._end(scalar=scalar))
         text = "".join(sink)
         arguments.add(key, self._json(key, text) if known or not declared else coerce(text, {"type": declared}, None), text)
 
     def _json(self, key: str, text: str) -> str:
-        """JSON for a value; where it is a JSON text with its quotes escaped, what that says."""
+        """Return JSON for a value; a JSON text with escaped quotes is unescaped first."""
         types = self.arguments.types
         value = types.json(key, text)
         if not value.startswith('"') or '\\"' not in text or types.is_text(key):
@@ -172,8 +172,8 @@ class Pairs:
         self.note("escaped_value")
         return again
 
-    def _end(self, *, plain: bool = False) -> Steps[Boundary]:
-        """What stands at ``pos`` in a value. ``plain``: no tag can stand in it."""
+    def _end(self, *, scalar: bool = False) -> Steps[Boundary]:
+        """Classify ``pos`` in a value. ``scalar``: no tag can stand in the value."""
         source = self.source
         begin = source.offset
         tag = yield from TAGS.at(source)
@@ -182,24 +182,24 @@ class Pairs:
         if tag is not None and tag.closes and tag.word in (KEY, VALUE):
             source.pos += tag.size
             after = source.offset
-            goes_on = plain or (yield from self._goes_on())
+            goes_on = scalar or (yield from self._call_continues())
             source.rewind_to(after if goes_on else begin)
             return Boundary.CLOSED if goes_on else Boundary.NONE
         if tag is None:
             mark = yield from self.structure.ends.at(source)
             source.pos += len(mark)
-            broken = mark in self._closers and (plain or (yield from self.structure.broken()))
+            cannot_continue = mark in self._closers and (scalar or (yield from self.structure.value_cannot_continue()))
         else:
             source.pos += tag.size
-            broken = tag.word == KEY and (yield from self._is_key(known=True))
+            cannot_continue = tag.word == KEY and (yield from self._is_key(known=True))
         source.rewind_to(begin)
-        if broken:
+        if cannot_continue:
             self.note("unclosed_tag")
-        return Boundary.BROKEN if broken else Boundary.NONE
+        return Boundary.BROKEN if cannot_continue else Boundary.NONE
 
-    def _goes_on(self) -> Steps[bool]:
-        """True if what follows a value's closer can follow no other text."""
-        if (yield from self.structure.broken()):
+    def _call_continues(self) -> Steps[bool]:
+        """True if a value's closer is followed by something that only the call's rest can begin with."""
+        if (yield from self.structure.value_cannot_continue()):
             return True
         tag = yield from TAGS.at(self.source)
         if tag is None:
@@ -207,9 +207,9 @@ class Pairs:
         return tag.cut or tag.closes or tag.word == KEY
 
     def _is_key(self, *, known: bool = False) -> Steps[bool]:
-        """True if a key stands at ``pos``, with what closes it or opens its value; nothing is read.
+        """True if a key stands at ``pos``, with the tag that closes it or opens its value; nothing is read.
 
-        ``known``: only one of the schema's, if that names any.
+        ``known``: only a key of the schema, if that names any.
         """
         source = self.source
         begin = source.offset
@@ -226,14 +226,14 @@ class Pairs:
         return bool(word) and tag is not None and tag.word in (KEY, VALUE) and tag.closes == (tag.word == KEY)
 
 
-_ROOM = 256
+_MAX_HEADER = 256
 _HEADER = re.compile(r"""[^<>{}\[\]()"'`]{1,256}""")
 
 
 class KeyValueCalls(Reader):
     """Reads one call from its name on.
 
-    ``closers``: the markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
+    ``closers``: markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
     """
 
     def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
@@ -242,14 +242,14 @@ class KeyValueCalls(Reader):
         self._closers = frozenset(closers)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - the tags say that it is a call
-        """Read one call; 1."""
+        """Read one call and return 1."""
         if wrapper.body_prefix_len:
             raise NoMatch
         header = yield from self._header()
         tag = yield from TAGS.at(self.source)
         if tag is None and not (yield from self.structure.ends.at(self.source)):
             raise NoMatch
-        name, key = self._parted(header, tag)
+        name, key = self._split_header(header, tag)
         self.calls.name = name
         arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.note)
         yield from Pairs(self.source, self.structure, self._closers, arguments, self.note).read(key)
@@ -258,15 +258,15 @@ class KeyValueCalls(Reader):
     def _header(self) -> Steps[str]:
         """Read up to the first tag."""
         source = self.source
-        size = yield from source.run(0, _HEADER, _ROOM)
+        size = yield from source.run(0, _HEADER, _MAX_HEADER)
         header = source.buf[source.pos : source.pos + size]
         source.pos += size
         if not header or source.buf[source.pos : source.pos + 1] != "<":
             raise NoMatch
         return header.replace("\\n", "\n").strip()
 
-    def _parted(self, header: str, tag: Tag | None) -> tuple[str, str]:
-        """The tool's name, and the first key where that has no tag before it. Raises NoMatch."""
+    def _split_header(self, header: str, tag: Tag | None) -> tuple[str, str]:
+        """Return the tool's name, and the first key if its opening tag is missing. Raises NoMatch."""
         if tag is None or tag.word not in (KEY, VALUE) or tag.closes != (tag.word == KEY):
             name = self.rules.resolve(header)
             if name is None:
@@ -277,7 +277,7 @@ class KeyValueCalls(Reader):
         name = self.rules.resolve(line) if key else None
         if name is not None:
             return name, key.strip()
-        for name in self.rules.beginning(header):
+        for name in self.rules.names_starting(header):
             key = header[len(name) :].strip()
             if key in (self.rules.types(name).keys or ()):
                 return name, key

@@ -1,4 +1,4 @@
-"""Calls whose name stands before the arguments, ``name<separator>{...}``, and arguments in notations of their own.
+"""Calls whose name stands before the arguments, ``name<separator>{...}``, and arguments in other notations.
 
 brave_search.call(query="tides")                                                  Llama's built-in tools
 print(1 + 1)                                                                      code, for a tool that runs code
@@ -25,48 +25,48 @@ from patchbay.formats.values.raw_text import UntypedArguments, end_text_call, st
 
 
 class BracketArguments(Reader):
-    """Reads what a Python call has in its brackets."""
+    """Reads arguments as in a Python call, in parentheses."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._values = PythonReader(context.source, context.emitter.note)
 
     def fits(self) -> Steps[bool]:
-        """True if a bracket opens at ``pos``."""
+        """True if a parenthesis opens at ``pos``."""
         return (yield from self.source.peek()) == "("
 
     def read(self, name: str) -> Steps[None]:
-        """Read to the closing bracket and emit the call. Raises NoMatch, Truncated."""
+        """Read to the closing parenthesis and emit the call. Raises NoMatch, Truncated."""
         arguments = yield from self._values.arguments()
         self.calls.start(name).append(arguments_json(arguments, self.rules.types(name)))
         self.calls.end()
 
 
 _METHOD = re.compile(r"\w+\.call\(")
-_METHOD_ROOM = 80
+_METHOD_LOOKAHEAD = 80
 
 
 class CodeCalls(Reader):
-    """Reads code up to one of ``ends`` or the end of the text, where a tool that runs code was offered."""
+    """Reads code up to one of ``ends`` or the end of the text, if a tool that runs code was offered."""
 
     def __init__(self, context: Context, ends: MarkerSet) -> None:
         super().__init__(context)
         self._ends = ends
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
-        """Read the code; 1."""
+        """Read the code and return 1."""
         source = self.source
         found = self._tool(wrapper) if first else None
         if found is None or (yield from self._is_call()):
             raise NoMatch
         name, key = found
         pieces = start_text_call(self.calls, name, key)
-        yield from source.read_to(self._ends, lambda text: pieces.append(escaped(text)), self._passes)
+        yield from source.read_to(self._ends, lambda text: pieces.append(escaped(text)), self._fast_chunk)
         end_text_call(self.calls, pieces)
         return 1
 
     def _tool(self, wrapper: Wrapper) -> tuple[str, str] | None:
-        """The offered tool that takes code and its parameter for it, if there is exactly one such tool."""
+        """Return the offered tool that takes code and its parameter for it, if there is exactly one such tool."""
         names = {name for written in wrapper.code_tools if (name := self.rules.offered(written)) is not None}
         if len(names) != 1:
             return None
@@ -76,35 +76,35 @@ class CodeCalls(Reader):
         return (name, key) if len(keys) <= 1 or key == "code" else None
 
     def _is_call(self) -> Steps[bool]:
-        """True if a call of another kind stands at ``pos``: what looks like one is not run as code."""
+        """True if a call in another notation stands at ``pos``: text that looks like a call is not run as code."""
         source = self.source
         if (yield from source.peek()) in ("{", "[", ""):
             return True
-        while len(source.buf) - source.pos < _METHOD_ROOM and not source.ended and "\n" not in source.buf[source.pos :]:
+        while len(source.buf) - source.pos < _METHOD_LOOKAHEAD and not source.ended and "\n" not in source.buf[source.pos :]:
             yield
         return _METHOD.match(source.buf, source.pos) is not None
 
-    def _passes(self, chunk: str) -> str | None:
+    def _fast_chunk(self, chunk: str) -> str | None:
         return None if any(char in chunk for char in self._ends.first) else escaped(chunk)
 
 
-_PLAIN = re.compile(r"""[^\s({<\[\]>)}"'`|=,;]+""")
+_NAME_PART = re.compile(r"""[^\s({<\[\]>)}"'`|=,;]+""")
 _MAX_HEADER = 512
 _BLANKS = " \t\r\n"
 
 
 class ArgumentCodec(Protocol):
-    """One way of writing the arguments of a call whose name is known."""
+    """One notation for the arguments of a call whose name is known."""
 
     def fits(self) -> Steps[bool]:
-        """True if such arguments stand at ``pos``; nothing is read."""
+        """True if arguments in this notation stand at ``pos``; nothing is read."""
 
     def read(self, name: str) -> Steps[None]:
         """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
 
 
 class NamedCalls(Reader):
-    """Reads a name, then the arguments in the first of ``arguments`` that fits; a name with nothing behind it takes none."""
+    """Reads a name, then the arguments with the first of ``arguments`` that fits; a name alone is a call without arguments."""
 
     def __init__(self, context: Context, arguments: Sequence[ArgumentCodec], closers: tuple[str, ...]) -> None:
         super().__init__(context)
@@ -114,16 +114,16 @@ class NamedCalls(Reader):
         self._closers = marker_set(closers)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:
-        """Read one call; 1."""
+        """Read one call and return 1."""
         if wrapper.body_prefix_len or (not first and not wrapper.closers):
-            raise NoMatch  # nothing says that a word behind the last call is a name
+            raise NoMatch  # a word behind the last call need not be a name
         written = wrapper.name((yield from self._header(wrapper))).removesuffix(":")
         name = self.rules.resolve(written)
         if written.isdecimal() and self.rules.offered(written) is None:
-            return (yield from self._counted())
+            return (yield from self._numbered_call())
         if name is None:
             yield from self._objects.skip()
-            self.calls.passed = self.source.offset
+            self.calls.skipped_to = self.source.offset
             raise UnknownTool
         self.calls.name = name
         for codec in self.arguments:
@@ -133,7 +133,7 @@ class NamedCalls(Reader):
         closer = yield from self._closers.at(self.source)
         alone = self._may_stand_alone(wrapper, name) and (not (yield from self.source.peek()) or (yield from self._json.at_end()))
         if not closer and not alone:
-            if self._closers.begun(self.source) and self.rules.offered(name) is not None:
+            if self._closers.is_cut_off(self.source) and self.rules.offered(name) is not None:
                 raise Truncated
             raise NoMatch
         self.calls.start(name).append("{}")
@@ -141,18 +141,18 @@ class NamedCalls(Reader):
         return 1
 
     def _may_stand_alone(self, wrapper: Wrapper, name: str) -> bool:
-        """True if a name behind an opener that has no closer may be all of a call: the tool must need no arguments."""
+        """True if a name alone may be a whole call, behind an opener that has no closer: the tool must need no arguments."""
         bare = bool(wrapper.separators) and not wrapper.closers
         return bare and self.rules.offered(name) == name and not self.rules.types(name).required
 
-    def _counted(self) -> Steps[int]:
-        """Read a call with a number for a name: its parameters determine the tool, if there is just one that takes them."""
+    def _numbered_call(self) -> Steps[int]:
+        """Read a call with a number for a name: its parameters identify the tool, if exactly one takes them."""
         if (yield from self.source.peek()) != "{":
             raise NoMatch
         sink: list[str] = []
         yield from self._json.value(sink)
         arguments = "".join(sink)
-        name = self.rules.fitting(json.loads(arguments))
+        name = self.rules.tool_with_parameters(json.loads(arguments))
         if name is None:
             raise NoMatch
         self.note("no_name")
@@ -160,7 +160,7 @@ class NamedCalls(Reader):
         return 1
 
     def _header(self, wrapper: Wrapper) -> Steps[str]:
-        """Read up to the arguments; what stood there, its separators as line breaks."""
+        """Read up to the arguments; return the text before them, with separators as line breaks."""
         source, separators = self.source, marker_set(wrapper.separators)
         begin = source.offset
         pieces: list[str] = []
@@ -175,7 +175,7 @@ class NamedCalls(Reader):
                 source.pos += 1
                 pieces.append(" ")
                 continue
-            found = _PLAIN.match(source.buf, source.pos)
+            found = _NAME_PART.match(source.buf, source.pos)
             if not found:
                 header = "".join(pieces).strip()
                 name, in_name = wrapper.name(header), not char and pieces[-1:] != ["\n"]
@@ -192,7 +192,7 @@ class NamedCalls(Reader):
         if in_name and not name.endswith(":") and self.rules.begins_name(name):
             raise Truncated
         known = self.rules.resolve(name.removesuffix(":"))
-        if known is not None and (source.pos == len(source.buf) or separators.begun(source)):
+        if known is not None and (source.pos == len(source.buf) or separators.is_cut_off(source)):
             source.pos = len(source.buf)
             self.calls.name = known
             raise Truncated
@@ -200,30 +200,30 @@ class NamedCalls(Reader):
 
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
 _ATTRIBUTE = re.compile(r'([\w.-]+)="([^"]*)"')
-_TAG_ROOM = 512
+_MAX_TAG = 512
 _TAGS = marker_set((OPEN, CLOSE))
-_BEGINS = marker_set((f"{OPEN}argument", CLOSE))
+_FIRST_TAGS = marker_set((f"{OPEN}argument", CLOSE))
 _SEP = marker_set((SEP,))
 _VALUE_END = f"{CLOSE}argument{SEP}"
 _CALL_END = f"{CLOSE}call{SEP}"
-_ENDS = marker_set((_VALUE_END, _CALL_END, f"{CLOSE}tools{SEP}", f"{OPEN}argument ", f"{OPEN}call "))
-"""What ends a value: its own end, or what can only follow it where that was left out."""
+_VALUE_ENDS = marker_set((_VALUE_END, _CALL_END, f"{CLOSE}tools{SEP}", f"{OPEN}argument ", f"{OPEN}call "))
+"""Markers that end a value: its own end, or what can only follow it if that was left out."""
 
 
 def attributes(tag: str) -> dict[str, str]:
-    """The attributes of a tag; ``&quot;`` and ``&amp;`` are all that is escaped in them."""
+    """Parse the attributes of a tag; ``&quot;`` and ``&amp;`` are the only escapes in them."""
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in _ATTRIBUTE.findall(tag)}
 
 
 class TagArguments(Reader):
-    """Reads arguments up to the call's end, or to what can only follow it."""
+    """Reads Kimi K3's arguments up to the call's end, or to what can only follow it."""
 
     def fits(self) -> Steps[bool]:
-        """True if a tag of arguments stands at ``pos``."""
-        return bool((yield from _BEGINS.at(self.source)))
+        """True if a tag of an argument stands at ``pos``."""
+        return bool((yield from _FIRST_TAGS.at(self.source)))
 
     def read(self, name: str) -> Steps[None]:
-        """Read them and emit the call. Raises Truncated."""
+        """Read the arguments and emit the call. Raises Truncated."""
         source, pieces = self.source, self.calls.start(name)
         pieces.append("{")
         types, separator = self.rules.types(name), ""
@@ -250,66 +250,66 @@ class TagArguments(Reader):
         self.calls.end()
 
     def _tag(self) -> Steps[str]:
-        """Read a tag with its separator; "" if none stands here."""
+        """Read a tag with its separator; return "" if there is none."""
         source = self.source
         if not (yield from _TAGS.at(source)):
-            if _TAGS.begun(source):
+            if _TAGS.is_cut_off(source):
                 raise Truncated
             return ""
         while True:
             end, found = _SEP.next(source, source.pos)
-            if found and end - source.pos <= _TAG_ROOM:
+            if found and end - source.pos <= _MAX_TAG:
                 tag = source.buf[source.pos : end + len(SEP)]
                 source.pos = end + len(SEP)
                 return tag
-            if found or end - source.pos > _TAG_ROOM:
+            if found or end - source.pos > _MAX_TAG:
                 return ""
             if source.ended:
                 raise Truncated
             yield
 
     def _text(self, pieces: list[str]) -> Steps[None]:
-        """Read a string, emitted while it arrives."""
+        """Read a string and emit it while it arrives."""
         pieces.append('"')
-        yield from self._value(lambda text: pieces.append(escaped(text)), _passes)
+        yield from self._value(lambda text: pieces.append(escaped(text)), _fast_chunk)
         pieces.append('"')
 
     def _raw(self) -> Steps[str]:
-        """Read a value that can only be understood as a whole."""
+        """Read a value that must be complete to be understood."""
         pieces: list[str] = []
         yield from self._value(pieces.append)
         return "".join(pieces)
 
-    def _value(self, emit: Callable[[str], object], live: Callable[[str], str | None] | None = None) -> Steps[None]:
-        mark = yield from self.source.read_to(_ENDS, emit, live)
+    def _value(self, emit: Callable[[str], object], fast_argument: Callable[[str], str | None] | None = None) -> Steps[None]:
+        mark = yield from self.source.read_to(_VALUE_ENDS, emit, fast_argument)
         if not mark:
             raise Truncated
         if mark == _VALUE_END:
             self.source.pos += len(mark)
 
 
-def _passes(chunk: str) -> str | None:
+def _fast_chunk(chunk: str) -> str | None:
     return None if "<" in chunk else escaped(chunk)
 
 
 class Parameters:
-    """Reads parameters up to what is none. ``ends``: all markers and special tokens, one of which may follow a value's closer."""
+    """Reads parameter tags. ``ends``: all markers and special tokens, one of which may follow a value's closer."""
 
     def __init__(self, context: Context, ends: MarkerSet) -> None:
         self.context = context
         self.structure = TagContext(context.source, ends)
 
     def fits(self) -> Steps[bool]:
-        """True if a tag of arguments stands at ``pos``."""
+        """True if a parameter's tag stands at ``pos``."""
         tag = yield from TAGS.at(self.context.source)
         return tag is not None and not (tag.cut or tag.closes) and tag.word not in CALLS
 
     def read(self, name: str) -> Steps[None]:
         """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
-        parts = self.context
-        arguments = UntypedArguments(parts.calls, name, parts.rules.types(name), parts.emitter.note)
-        stops = parts.json.stops
-        body = XmlBody(parts, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, held=False)
+        context = self.context
+        arguments = UntypedArguments(context.calls, name, context.rules.types(name), context.emitter.note)
+        stops = context.json.stops
+        body = XmlBody(context, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, held=False)
         yield from body.read()
         if not body.emitted:
             arguments.emit()

@@ -1,4 +1,4 @@
-"""Calls behind plain words: what a prompt asked for, or what is left where the server stripped special tokens.
+"""Calls behind plain words: as a prompt asked for, or because the server stripped special tokens.
 
 Action: get_weather⏎Action Input: {"city": "Rome"}⏎Observation:                     ReAct
 ✿FUNCTION✿: get_weather⏎✿ARGS✿: {"city": "Rome"}⏎✿RESULT✿                          Qwen-Agent
@@ -22,7 +22,7 @@ from patchbay.formats.codecs.named import BracketArguments
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import MalformedCall, NoMatch, Steps, Truncated, marker_set
+from patchbay.formats.source import MalformedCall, NoMatch, Steps, Truncated, discard, marker_set
 from patchbay.formats.spec import Kind, Wrapper
 from patchbay.formats.values.json_strict import json_string
 
@@ -31,8 +31,9 @@ from patchbay.formats.values.json_strict import json_string
 class PromptWords:
     """The words before a call's name, before its arguments and behind them; each with its spellings, the longest first.
 
-    ``special``: they are no words of any language, and count wherever they stand; others only at a line's beginning, before the
-    name of an offered tool.
+    ``special``: they are not words of a language and count anywhere; others count only at a line's beginning, before the name of
+    an
+    offered tool.
     """
 
     markers: tuple[str, ...]
@@ -41,12 +42,12 @@ class PromptWords:
     special: bool = False
 
     def __call__(self, context: Context) -> Region:
-        """The reader of such calls."""
+        """Return the reader of such calls."""
         return PromptedCalls(context, self).read
 
 
 class PromptedCalls(Reader):
-    """Reads calls that ``words`` mark."""
+    """Reads calls that are marked by ``words``."""
 
     def __init__(self, context: Context, words: PromptWords) -> None:
         super().__init__(context)
@@ -61,7 +62,11 @@ class PromptedCalls(Reader):
     def read(self, marker: str) -> Steps[bool]:
         """Read one call from the word before its name on, and the word behind it."""
         source, emitter = self.source, self.emitter
-        if emitter.over or emitter.opens_code or not (self.words.special or (emitter.blank and not emitter.quoted)):
+        if (
+            emitter.turn_ended
+            or emitter.next_is_mention
+            or not (self.words.special or (emitter.at_line_start and not emitter.in_blockquote))
+        ):
             return False
         begin = source.offset
         source.pos += len(marker)
@@ -75,7 +80,7 @@ class PromptedCalls(Reader):
             self.calls.cut(source.since(begin))
             return True
         except MalformedCall:
-            yield from source.read_to(self._bounds, len)
+            yield from source.read_to(self._bounds, discard)
             self.calls.cut(source.since(begin))
         except NoMatch:
             return False
@@ -84,7 +89,7 @@ class PromptedCalls(Reader):
         end = yield from self._ends.at(source)
         if end:
             source.pos += len(end)
-            emitter.over = True
+            emitter.turn_ended = True
         if not end or (not self.words.special and (yield from source.space())):
             source.rewind_to(behind)  # the text of an invented result stays in the answer
         return True
@@ -106,7 +111,7 @@ class PromptedCalls(Reader):
         char = yield from source.space()
         word = yield from self._inputs.at(source)
         if not word:
-            if not char or self._inputs.begun(source):
+            if not char or self._inputs.is_cut_off(source):
                 raise Truncated
             raise NoMatch
         source.pos += len(word)
@@ -123,7 +128,7 @@ class PromptedCalls(Reader):
             yield from self._text(name)
 
     def _empty_brackets(self) -> Steps[bool]:
-        """Read brackets with nothing in them, which stand behind a name for nothing; whether they are such."""
+        """Read an empty pair of parentheses behind a name; return whether there is one."""
         self.source.pos += 1
         found = (yield from self.source.space()) == ")"
         self.source.pos += found
@@ -142,14 +147,14 @@ class PromptedCalls(Reader):
         return fits
 
     def _text(self, name: str) -> Steps[None]:
-        """Read arguments that are a plain text: the value of the tool's only parameter."""
+        """Read arguments that are plain text: the value of the tool's only parameter."""
         types = self.rules.types(name)
         wanted = types.required if len(types.required) == 1 else types.keys or ()
         if len(wanted) != 1:
             raise NoMatch
         source = self.source
         begin = source.offset
-        yield from source.read_to(self._stops, len)
+        yield from source.read_to(self._stops, discard)
         text = source.since(begin).strip()
         self.calls.start(name).append(f"{{{json_string(wanted[0])}: {types.json(wanted[0], text)}}}")
         self.calls.end()
@@ -160,7 +165,7 @@ _NEXUS_END = marker_set(("<bot_end>",))
 
 
 class _Opening(ABC):
-    """Reads one of ``words``, if there are any, and the calls behind it."""
+    """Base class: reads one of ``words``, if there are any, and the calls behind it."""
 
     words: ClassVar[tuple[str, ...]]
 
@@ -171,7 +176,7 @@ class _Opening(ABC):
         self.emitter = context.emitter
 
     def read(self) -> Steps[bool]:
-        """Read from the text's first character on; False, with nothing read, where no call stands there."""
+        """Read from the text's first character on; return False, with nothing read, if there is no call."""
         source = self.source
         source.mark()
         emitted = False
@@ -193,18 +198,18 @@ class _Opening(ABC):
         return True
 
     def _at_word(self) -> Steps[bool]:
-        """True if the word stands there; white space before it is read."""
+        """Read white space; return whether the word follows."""
         source = self.source
         yield from source.space()
         return not self.words or bool((yield from marker_set(self.words).at(source)))
 
     @abstractmethod
     def _read(self) -> Steps[bool]:
-        """Read from the word on; whether a call was emitted. Raises NoMatch, Truncated."""
+        """Read from the word on; return whether a call was emitted. Raises NoMatch, Truncated."""
 
 
 class NameOnLine(_Opening):
-    """An offered tool's name that is all of its line, and the object on the next line."""
+    """Reads an offered tool's name that fills its line, and the object on the next line."""
 
     words: ClassVar[tuple[str, ...]] = ()
 
@@ -224,7 +229,7 @@ class NameOnLine(_Opening):
 
 
 class GemmaAtStart(_Opening):
-    """``call:f{...}``; its closer is read like any that stands behind calls."""
+    """Reads ``call:f{...}``; the closer is left to be read like any closer behind calls."""
 
     words: ClassVar[tuple[str, ...]] = ("call:",)
 
@@ -248,7 +253,7 @@ class GemmaAtStart(_Opening):
 
 
 class NexusAtStart(_Opening):
-    """``Call: f(...); g(...)<bot_end>``."""
+    """Reads ``Call: f(...); g(...)<bot_end>``."""
 
     words: ClassVar[tuple[str, ...]] = ("Call:",)
 
@@ -279,22 +284,22 @@ class NexusAtStart(_Opening):
         return emitted > 0
 
 
-_KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
-_CHANNELS = tuple(_KINDS)
-_NEXT = (*(f"assistant{channel}" for channel in _CHANNELS), "assistant to=")
-_BEGINNINGS = (*_CHANNELS, *_NEXT, "to=", " to=")
-_FIRST = marker_set(_BEGINNINGS)
-_FOLLOWING = marker_set(_NEXT)
+_CHANNEL_KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.CONTENT}
+_CHANNELS = tuple(_CHANNEL_KINDS)
+_NEXT_HEADERS = (*(f"assistant{channel}" for channel in _CHANNELS), "assistant to=")
+_HEADERS = (*_CHANNELS, *_NEXT_HEADERS, "to=", " to=")
+_FIRST_HEADER = marker_set(_HEADERS)
+_NEXT_HEADER = marker_set(_NEXT_HEADERS)
 _TO = marker_set((" to=", "to="))
 _TYPE = marker_set((" json", "json", " code", "code"))
-_NAME_ROOM = 128
-_RECIPIENT = re.compile(rf"[\w.:-]{{1,{_NAME_ROOM}}}")
+_MAX_NAME = 128
+_RECIPIENT = re.compile(rf"[\w.:-]{{1,{_MAX_NAME}}}")
 _OPENING = "\"'“(*"
 
 
 @dataclass(frozen=True)
 class _Header:
-    """``name``: the tool of a call. ``start``: where it began."""
+    """A message's header. ``start``: its offset. ``name``: the tool of a call."""
 
     kind: Kind
     start: int
@@ -302,9 +307,9 @@ class _Header:
 
 
 class StrippedHarmony(Reader):
-    """Reads a whole reply, from its first character on."""
+    """Reads a whole Harmony reply without its special tokens, from its first character on."""
 
-    words: ClassVar[tuple[str, ...]] = tuple(word.lstrip() for word in _BEGINNINGS)
+    words: ClassVar[tuple[str, ...]] = tuple(word.lstrip() for word in _HEADERS)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -314,11 +319,11 @@ class StrippedHarmony(Reader):
         self._answered = False
 
     def read(self) -> Steps[bool]:
-        """Read the reply; False, with nothing read, if it does not begin as such replies do."""
+        """Read the reply; return False, with nothing read, if it does not begin like one."""
         source = self.source
         source.mark()
         begin = source.offset
-        header = yield from self._header((yield from _FIRST.at(source)))
+        header = yield from self._header((yield from _FIRST_HEADER.at(source)))
         if header is None or not (yield from self._is_sure(header)):
             source.rewind_to(begin)
             source.release()
@@ -329,7 +334,7 @@ class StrippedHarmony(Reader):
         return True
 
     def _is_sure(self, header: _Header) -> Steps[bool]:
-        """True if the text is no prose that happens to begin so; nothing is read."""
+        """True if the text is not just prose that begins like a header; nothing is read."""
         source = self.source
         if header.name:
             return True
@@ -339,22 +344,22 @@ class StrippedHarmony(Reader):
         if self.named:
             return True
         begin = source.offset
-        found = yield from source.read_to(_FOLLOWING, len)
+        found = yield from source.read_to(_NEXT_HEADER, discard)
         source.rewind_to(begin)
         return found != ""
 
     def _header(self, word: str) -> Steps[_Header | None]:
-        """Read a header that begins with ``word``; None, with nothing read, if it is none."""
+        """Read a header that begins with ``word``; return None, with nothing read, if it is not one."""
         source = self.source
         start = source.offset
         if not word:
             return None
         source.pos += len(word)
         channel = word.removeprefix("assistant")
-        if channel in _KINDS:
+        if channel in _CHANNEL_KINDS:
             to = yield from _TO.at(source)
             if not to:
-                return _Header(_KINDS[channel], start)
+                return _Header(_CHANNEL_KINDS[channel], start)
             source.pos += len(to)
         name = yield from self._recipient()
         kind = yield from _TYPE.at(source)
@@ -365,9 +370,9 @@ class StrippedHarmony(Reader):
         return None
 
     def _recipient(self) -> Steps[str | None]:
-        """Read a tool's name, and a channel that is glued to it; the offered tool."""
+        """Read a tool's name and a channel directly behind it; return the offered tool."""
         source = self.source
-        size = yield from source.run(0, _RECIPIENT, _NAME_ROOM)
+        size = yield from source.run(0, _RECIPIENT, _MAX_NAME)
         source.pos += size
         written = source.buf[source.pos - size : source.pos]
         for channel in ("", *_CHANNELS):
@@ -377,7 +382,7 @@ class StrippedHarmony(Reader):
         return None
 
     def _message(self, header: _Header) -> Steps[_Header | None]:
-        """Read a message; the next one's header, None at the end of the text."""
+        """Read a message; return the next one's header, None at the end of the text."""
         source, emitter = self.source, self.emitter
         if header.name:
             try:
@@ -407,7 +412,7 @@ class StrippedHarmony(Reader):
 
     def _body(self, emit: Callable[[str], None]) -> Steps[_Header | None]:
         source = self.source
-        while word := (yield from source.read_to(_FOLLOWING, emit)):
+        while word := (yield from source.read_to(_NEXT_HEADER, emit)):
             source.mark()
             header = yield from self._header(word)
             if header is not None:

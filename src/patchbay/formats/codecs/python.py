@@ -1,6 +1,6 @@
 """Calls written as Python: ``f(city="Rome")``, ``[f(...), g(...)]``.
 
-A call is emitted when its closing bracket was read: its arguments are not JSON until then.
+A call is emitted once its closing parenthesis was read: its arguments are not JSON before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from patchbay.formats.emitter import CallSink
 from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_values import PythonValue, arguments_json, filled
+from patchbay.formats.values.python_values import PythonValue, arguments_json, substitute
 
 NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _BLANKS = " \t\r\n"
@@ -21,26 +21,32 @@ _MAX_NAME = 256
 
 
 class PythonCalls(Reader):
-    """Reads calls from ``source`` and emits them to ``sink``. ``resolve``: the tool that a name means, None if it means none."""
+    """Reads calls from ``source`` and emits them to ``sink``.
+
+    ``resolve``: returns the tool that a name means, None for other names.
+    """
 
     def __init__(self, context: Context, source: Source, sink: CallSink, resolve: Callable[[str], str | None]) -> None:
         super().__init__(context)
         self.source = source
         self.sink = sink
         self.resolve = resolve
-        self._begins = context.rules.begins_name if resolve == context.rules.offered else context.rules.begins_marked_name
+        self._begins_name = context.rules.begins_name if resolve == context.rules.offered else context.rules.begins_marked_name
         self.called = ""
-        """The name of the call being read, as far as it is known: for a call that is cut off."""
+        """Name of the call being read, as far as known: for a call that is cut off."""
         self.strict = False
-        """A list is a list of calls and nothing else; otherwise what follows the calls in it is left to be prose."""
-        self.names: Mapping[str, PythonValue | None] = {}
-        """What names stand for where they are arguments; None: for nothing that is known."""
+        """Lists hold nothing but calls; otherwise what follows the calls in a list is left to be prose."""
+        self.variables: Mapping[str, PythonValue | None] = {}
+        """Values of variables that are used as arguments; None for an unknown value."""
         self._json = context.json
         self._values = PythonReader(source, context.emitter.note)
         self._values.is_tool = context.rules.offered
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
-        """Read one call, or a list of calls; how many. Raises MalformedCall where an end marker of the block stands in a call."""
+        """Read one call, or a list of calls; return how many.
+
+        Raises MalformedCall if the block's end marker stands inside a call.
+        """
         self._values.stops = self._json.stops
         char = yield from self.source.peek()
         if char == "[":
@@ -51,10 +57,10 @@ class PythonCalls(Reader):
         except Truncated:
             if self.called or wrapper.closers or not wrapper.separators:
                 raise
-            raise NoMatch from None  # a name alone may be all of the call: ``namedcalls``
+            raise NoMatch from None  # a name alone may be a whole call: ``NamedCalls``
 
     def name(self) -> Steps[str]:
-        """Read a tool's name up to the bracket that follows it; raises NoMatch, Truncated."""
+        """Read a tool's name, up to the parenthesis behind it; raises NoMatch, Truncated."""
         source = self.source
         begin = source.offset
         while True:
@@ -64,13 +70,13 @@ class PythonCalls(Reader):
                     raise NoMatch
             elif has_ended(source, found.end()):
                 break
-            elif len(found.group()) > _MAX_NAME or not self._begins(found.group()):
+            elif len(found.group()) > _MAX_NAME or not self._begins_name(found.group()):
                 raise NoMatch
             yield
         written = found.group()
         source.pos = found.end()
         if source.pos >= len(source.buf):
-            if source.offset > begin and self._begins(written):
+            if source.offset > begin and self._begins_name(written):
                 raise Truncated
             raise NoMatch
         name = self.resolve(written)
@@ -81,18 +87,18 @@ class PythonCalls(Reader):
         return name
 
     def one(self) -> Steps[int]:
-        """Read ``f(...)``; 1."""
-        yield from self.called_with((yield from self.name()))
+        """Read ``f(...)`` and return 1."""
+        yield from self.read_arguments((yield from self.name()))
         return 1
 
-    def called_with(self, name: str) -> Steps[None]:
-        """Read the arguments of ``name`` in their brackets."""
+    def read_arguments(self, name: str) -> Steps[None]:
+        """Read the arguments of ``name`` in their parentheses."""
         self.called = name
         self._values.keys = self.rules.types(name).keys or ()
         try:
             read = yield from self._values.arguments()
-            if self.names:
-                read = filled(read, self.names)
+            if self.variables:
+                read = substitute(read, self.variables)
             arguments = arguments_json(read, self.rules.types(name))
         except NoMatch:
             if (yield from self._values.at_stop()):
@@ -102,7 +108,7 @@ class PythonCalls(Reader):
         self.sink.end()
 
     def several(self) -> Steps[int]:
-        """Read ``[f(...), g(...)]``; how many calls it held, at least one."""
+        """Read ``[f(...), g(...)]``; return the number of calls in it, at least one."""
         source = self.source
         source.pos += 1
         emitted = 0
@@ -125,25 +131,25 @@ class PythonCalls(Reader):
                 begin = source.offset
                 try:
                     emitted += yield from self.one()
-                    yield from self.picked()
+                    yield from self.skip_subscript()
                     continue
                 except NoMatch:
                     source.rewind_to(begin)
                 if self.strict:
-                    self.sink.skip_text((yield from self._passed()))
+                    self.sink.skip_text((yield from self._other_item()))
                 elif emitted:
                     return emitted
                 else:
                     raise NoMatch
 
-    def picked(self) -> Steps[None]:
-        """Read what picks a part of a result, ``f(...)['id']``: it is no part of the call."""
+    def skip_subscript(self) -> Steps[None]:
+        """Read a subscript behind a call, ``f(...)['id']``, which is not part of the call."""
         while (yield from self.source.space(" \t")) == "[":
             self.note("picked_result")
             yield from self._values.value()
 
-    def _passed(self) -> Steps[str]:
-        """Read an item of a list of calls that is none: dots, or a call of a tool that was not offered; its text."""
+    def _other_item(self) -> Steps[str]:
+        """Read a list item that is not a tool's call, dots or a call of another function; return its text."""
         source = self.source
         begin = source.offset
         while (yield from source.peek()) == ".":
@@ -156,7 +162,7 @@ class PythonCalls(Reader):
         return source.since(begin)
 
     def word(self) -> Steps[str]:
-        """Read a name, whatever it names."""
+        """Read a name of any kind."""
         source = self.source
         yield from source.peek()
         yield from source.peek()
@@ -172,6 +178,6 @@ class PythonCalls(Reader):
 
 
 def has_ended(source: Source, end: int) -> bool:
-    """True if a name that was read up to ``end`` is over: not at the text's end so far, nor before half an escaped underscore."""
+    """True if a name read up to ``end`` is complete: more text follows, and not half of an escaped underscore."""
     rest = len(source.buf) - end
     return source.ended or rest > 1 or (rest == 1 and source.buf[end] != "\\")

@@ -5,8 +5,9 @@
     <invoke name="f"> <parameter name="k"> v </parameter> </invoke>   Claude, MiniMax M2; with a prefix DeepSeek, Step, Muse
     <invoke> <tool_name> f </tool_name> <parameters> <k> v </k> ...   Claude in 2023
 
-Values are raw: no entity is undone. A closer inside of a value is text unless the call goes on behind it, or ends there; that can
-be seen a few characters ahead. A next parameter, or an end of the call with nothing else behind it, ends a value without closer.
+Values are raw: entities are not decoded. A closer inside of a value is text unless the call continues or ends behind it, which a
+few characters of lookahead show. A next parameter, or the end of the call followed by nothing else, ends a value without a
+closer.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped, json_string
 from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
 
-_ROOM = 256
-"""White space behind a closer that is looked through; more of it is no part of a value either."""
+_MAX_BLANKS = 256
+"""How much white space behind a closer is skipped; more of it ends a value too."""
 _ARTEFACTS = "\u0120\u010a"
 """A blank and a line break, as some tokenizers let them through."""
 BLANKS: Final = " \t\r\n" + _ARTEFACTS
 
 
 class TagContext:
-    """Looks at ``source`` between tags. ``ends``: markers and special tokens; behind what may be a closer they say it is one."""
+    """Looks at ``source`` between tags. ``ends``: markers and special tokens, which confirm a possible closer before them."""
 
     def __init__(self, source: Source, ends: MarkerSet) -> None:
         self.source = source
         self.ends = ends
 
     def space(self, limit: int = 0) -> Steps[str]:
-        """Read white space, line breaks that are written as two characters too; the next character, "" at the end of the text.
+        """Read white space, including line breaks written as a backslash and ``n``; return the next character or "".
 
-        ``limit``: how much of it is read at most (0: all).
+        ``limit``: how much is read at most (0: no limit).
         """
         source = self.source
         begin = source.offset
@@ -56,14 +57,11 @@ class TagContext:
             if limit and source.offset - begin >= limit:
                 return " "
 
-    def broken(self) -> Steps[bool]:
-        """True if what stands behind white space is certainly no value: a marker, a special token, the end of the text.
-
-        The white space is read.
-        """
+    def value_cannot_continue(self) -> Steps[bool]:
+        """True if behind white space, which is read, no value can continue: at a marker, a special token, the end of the text."""
         source = self.source
-        char = yield from self.space(_ROOM)
-        if char in ("", " ") or (yield from self.ends.at(source)) or self.ends.begun(source):
+        char = yield from self.space(_MAX_BLANKS)
+        if char in ("", " ") or (yield from self.ends.at(source)) or self.ends.is_cut_off(source):
             return True
         return char == "<" and (yield from source.char(1)) in ("|", "｜")
 
@@ -79,7 +77,7 @@ _CDATA, _CDATA_END = marker_set(("<![CDATA[",)), marker_set(("]]>",))
 class XmlBody:
     """Reads one call from behind its opening tag into ``arguments``.
 
-    ``lines``: values may have lines of their own. ``held``: nothing may be emitted before all is read.
+    ``lines``: values may stand on lines of their own. ``held``: emit nothing before all is read.
     """
 
     def __init__(
@@ -100,16 +98,16 @@ class XmlBody:
         self.lines = lines
         self.held = held
         self.begun = False
-        """Something of the call came: it is more than a mention of its opening tag."""
+        """Part of the call arrived: it is more than a mention of its opening tag."""
         self.emitted = False
-        """The call was emitted to its end."""
+        """The whole call was emitted."""
         self._own_lines = False
-        """A parameter stood on a line of its own: then so do values, as their family's template has it."""
+        """A parameter stood on a line of its own: then values do too, as in their family's template."""
         self._closers = closers
         self._elements = Elements(context.source, arguments, context.emitter.note, held=held)
 
     def read(self) -> Steps[bool]:
-        """Read up to the call's end; whether it was closed. Raises NoMatch, Truncated."""
+        """Read up to the call's end; return whether it was closed. Raises NoMatch, Truncated."""
         source, keys = self.source, self.arguments.keys
         inside = False
         while True:
@@ -123,10 +121,10 @@ class XmlBody:
                 if char == "{" and not keys:
                     yield from self._object()
                 elif not (char == "<" and (yield from self._element(any_name=inside))):
-                    if not (yield from self.structure.ends.at(source)) and self.structure.ends.begun(source):
+                    if not (yield from self.structure.ends.at(source)) and self.structure.ends.is_cut_off(source):
                         raise Truncated
                     source.rewind_to(before)
-                    if keys or (yield from self._marked()):
+                    if keys or (yield from self._marker_follows()):
                         return False
                     raise NoMatch
             elif tag.word in CALLS:
@@ -149,7 +147,7 @@ class XmlBody:
                 yield from self._closer(CALLS)
                 return True
 
-    def _marked(self) -> Steps[bool]:
+    def _marker_follows(self) -> Steps[bool]:
         """True if a marker follows: the call has no arguments, and its closer was left out."""
         begin = self.source.offset
         yield from self.structure.space()
@@ -160,14 +158,14 @@ class XmlBody:
     def _element(self, *, any_name: bool) -> Steps[bool]:
         """Read an argument that is an element named after it."""
         tag = yield from self._elements.tag()
-        if tag is None or not self._elements.takes(tag, any_name=any_name):
+        if tag is None or not self._elements.opens_argument(tag, any_name=any_name):
             return False
         self.begun = True
         yield from self._elements.read(tag)
         return True
 
     def _object(self) -> Steps[None]:
-        """Read all arguments as one JSON object. Raises NoMatch where nothing may be emitted yet."""
+        """Read all arguments as one JSON object. Raises NoMatch if nothing may be emitted yet."""
         if self.held:
             raise NoMatch
         reader = self.context.json
@@ -177,7 +175,7 @@ class XmlBody:
         self.emitted = True
 
     def _closer(self, words: frozenset[str]) -> Steps[None]:
-        """Read a closing tag with one of these words, if it is there."""
+        """Read a closing tag with one of these words, if there is one."""
         source = self.source
         before = source.offset
         if (yield from self.structure.space()) == "<":
@@ -193,8 +191,8 @@ class XmlBody:
         if tag.empty:
             arguments.add(key, arguments.types.json(key, ""))
             return
-        raw = tag.string == "true" or (not tag.string and arguments.types.is_text(key) and not self._says_type(tag))
-        if raw and not self.held and not arguments.holds_all(key):
+        raw = tag.string == "true" or (not tag.string and arguments.types.is_text(key) and not self._is_json_by_family(tag))
+        if raw and not self.held and not arguments.may_hold_all(key):
             yield from self._value(tag, arguments.begin_text(key), escaped)
             arguments.end_text()
             return
@@ -203,48 +201,48 @@ class XmlBody:
         text = "".join(sink)
         if raw:
             value = json_string(text)
-        elif tag.string or self._says_type(tag):
+        elif tag.string or self._is_json_by_family(tag):
             value = arguments.types.json_or_typed(key, text)
         else:
             value = arguments.types.json(key, text)
         arguments.add(key, value, text)
 
-    def _says_type(self, tag: Tag) -> bool:
-        """True if a value of no known type is JSON, for its family says so where it is a text."""
+    def _is_json_by_family(self, tag: Tag) -> bool:
+        """True if a value of unknown type is JSON, because its family marks texts explicitly."""
         return tag.prefix in _TYPED_PREFIXES and tag.name not in (self.arguments.types.keys or ())
 
-    def _value(self, tag: Tag, sink: list[str], spell: Callable[[str], str]) -> Steps[None]:
+    def _value(self, tag: Tag, sink: list[str], encode: Callable[[str], str]) -> Steps[None]:
         if tag.word == "param" and (yield from self._is_cdata()):
-            yield from read_text(self.source, sink, self._cdata_end, mark="]", spell=spell)
-            while (yield from self._is_cdata()):  # what holds the end of a section is written in two
-                yield from read_text(self.source, sink, self._cdata_end, mark="]", spell=spell)
+            yield from read_text(self.source, sink, self._cdata_end, mark="]", encode=encode)
+            while (yield from self._is_cdata()):  # a text that contains "]]>" is written as two sections
+                yield from read_text(self.source, sink, self._cdata_end, mark="]", encode=encode)
             yield from self._closer(_PARAMETERS)
             return
-        yield from read_text(self.source, sink, lambda: self._end(tag), spell=spell, lines=self._own_lines)
+        yield from read_text(self.source, sink, lambda: self._end(tag), encode=encode, lines=self._own_lines)
 
     def _end(self, opener: Tag) -> Steps[Boundary]:
-        """What stands at ``pos`` in the value that ``opener`` opened."""
+        """Classify ``pos`` in the value that ``opener`` opened."""
         source = self.source
         begin = source.offset
-        plain = self.arguments.is_plain(opener.name or "")
+        scalar = self.arguments.is_scalar(opener.name or "")
         tag = yield from TAGS.at(source)
         if tag is not None and tag.cut:
             raise Truncated
         if tag is None:
             mark = yield from self.structure.ends.at(source)
             source.pos += len(mark)
-            broken = mark in self._closers and (plain or (yield from self.structure.broken()))
+            broken = mark in self._closers and (scalar or (yield from self.structure.value_cannot_continue()))
         elif tag.word in _PARAMETERS and tag.closes:
             source.pos += tag.size
             after = source.offset
-            goes_on = plain or (yield from self._goes_on())
-            source.rewind_to(after if goes_on else begin)
-            return Boundary.CLOSED if goes_on else Boundary.NONE
+            closes = scalar or (yield from self._call_continues())
+            source.rewind_to(after if closes else begin)
+            return Boundary.CLOSED if closes else Boundary.NONE
         elif tag.word in _PARAMETERS:
             broken = self._is_new(tag.name, opener)
         else:
             source.pos += tag.size
-            broken = tag.closes and tag.word in CALLS and (plain or (yield from self._over()))
+            broken = tag.closes and tag.word in CALLS and (scalar or (yield from self._call_is_over()))
         source.rewind_to(begin)
         if broken:
             self.note("unclosed_tag")
@@ -255,16 +253,16 @@ class XmlBody:
         known = self.arguments.types.keys
         return bool(key) and key != opener.name and key not in self.arguments.keys and (known is None or key in known)
 
-    def _over(self) -> Steps[bool]:
-        """True if nothing but the end, or another call, follows a call's closer."""
-        if (yield from self.structure.broken()):
+    def _call_is_over(self) -> Steps[bool]:
+        """True if only the end, or another call, follows a call's closer."""
+        if (yield from self.structure.value_cannot_continue()):
             return True
         tag = yield from TAGS.at(self.source)
         return tag is not None and tag.word in CALLS
 
-    def _goes_on(self) -> Steps[bool]:
-        """True if what follows a value's closer can follow no other text."""
-        if (yield from self.structure.broken()):
+    def _call_continues(self) -> Steps[bool]:
+        """True if a value's closer is followed by something that only the call's rest can begin with."""
+        if (yield from self.structure.value_cannot_continue()):
             return True
         tag = yield from TAGS.at(self.source)
         if tag is None:
@@ -278,7 +276,7 @@ class XmlBody:
         return mark != ""
 
     def _cdata_end(self) -> Steps[Boundary]:
-        """True if a CDATA section ends at ``pos``: a closing tag, or another section, stands behind it."""
+        """Check whether a CDATA section ends at ``pos``: a closing tag, or another section, follows."""
         source = self.source
         mark = yield from _CDATA_END.at(source)
         if not mark:
@@ -293,19 +291,19 @@ class XmlBody:
             over = not char or (tag is not None and tag.cut)
             if tag is not None and tag.word in _PARAMETERS and tag.closes:
                 source.pos += tag.size
-                over = yield from self._goes_on()
+                over = yield from self._call_continues()
         source.rewind_to(after if over else begin)
         return Boundary.CLOSED if over else Boundary.NONE
 
 
-_NAME_ROOM = 256
+_MAX_NAME = 256
 _NAME_END = "</tool_name>"
 
 
 class XmlCalls(Reader):
     """Reads one call from its opening tag on.
 
-    ``closers``: the markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
+    ``closers``: markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
     """
 
     def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
@@ -314,10 +312,11 @@ class XmlCalls(Reader):
         self._closers = frozenset(closers)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a tag stands for itself
-        """Read one call; 1.
+        """Read one call and return 1.
 
-        Where no wrapper says that calls follow, a tag alone may be a word about it: a ``function`` is a call from the first tag
-        in it on, an ``invoke``, which many models were shown, only when it is complete.
+        Without a wrapper around it, a tag may be only mentioned: then a ``function`` is a call from the first tag in it on, an
+        ``invoke``,
+        which many models were shown, only if it is complete.
         """
         if (yield from self.source.peek()) != "<":
             raise NoMatch
@@ -362,12 +361,12 @@ class XmlCalls(Reader):
             raise NoMatch
         source.pos += tag.size
         while True:
-            end = source.buf.find(_NAME_END, source.pos, source.pos + _NAME_ROOM)
+            end = source.buf.find(_NAME_END, source.pos, source.pos + _MAX_NAME)
             if end >= 0:
                 name = source.buf[source.pos : end]
                 source.pos = end + len(_NAME_END)
                 return name.strip()
-            if len(source.buf) - source.pos >= _NAME_ROOM:
+            if len(source.buf) - source.pos >= _MAX_NAME:
                 raise NoMatch
             if source.ended:
                 raise Truncated

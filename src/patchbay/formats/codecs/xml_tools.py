@@ -1,8 +1,8 @@
 """Calls as tags that the caller names: ``<bash>ls</bash>`` for the tool that ``xml_tools`` maps ``bash`` to.
 
-A tag counts where it begins a line outside of fences, and ends at the first closing tag with nothing behind it on its line.
-Between the two stands a JSON object of the arguments (or a whole call), elements named like the tool's parameters, or the text
-of the only parameter that the tool requires or has. Anything else stays prose, and so do several elements on one line.
+A tag counts if it begins a line outside of fences, and ends at the first closing tag that ends its line. Between the two stands a
+JSON object of the arguments (or a whole call), elements named like the tool's parameters, or the text of the only parameter that
+the tool requires or has. Anything else stays prose, and so do several elements on one line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from patchbay.formats.codecs.json import emit_call_text, object_text
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import Emitter
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import NoMatch, Source, Steps, marker_set
+from patchbay.formats.source import NoMatch, Source, Steps, discard, marker_set
 from patchbay.formats.values.json_strict import strict_json
 from patchbay.formats.values.raw_text import UntypedArguments
 
@@ -26,7 +26,7 @@ _BLANKS = " \t\r"
 
 
 def check_xml_tools(xml_tools: Mapping[str, str] | None) -> dict[str, str]:
-    """The tools by their opening tags. Raises ConfigurationError."""
+    """Return the tools by their opening tags. Raises ConfigurationError."""
     if xml_tools is None:
         return {}
     if not isinstance(xml_tools, Mapping):
@@ -38,7 +38,7 @@ def check_xml_tools(xml_tools: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class XmlTools(Reader):
-    """Reads the calls of ``tools``, which are named by their opening tags. ``others`` reads every other marker."""
+    """Reads the calls of ``tools``, a mapping from opening tags to tools. ``others``: all other markers."""
 
     def __init__(self, context: Context, tools: Mapping[str, str], others: Iterable[str]) -> None:
         self.source: Source = context.source
@@ -48,14 +48,14 @@ class XmlTools(Reader):
         self.markers = tuple(dict.fromkeys((*others, *tools)))
 
     def region(self, marker: str) -> Region | None:
-        """What reads a marker; None: it is none of these."""
+        """Return the reader of an opening tag, None for other markers."""
         return self.read if marker in self._tools else None
 
     def read(self, marker: str) -> Steps[bool]:
-        """Read from an opening tag on; False where it is no call."""
+        """Read from an opening tag on; return False if it is not a call."""
         source, emitter = self.source, self.emitter
         name = self.rules.resolve(self._tools[marker])
-        if name is None or not emitter.blank or emitter.quoted or emitter.over:
+        if name is None or not emitter.at_line_start or emitter.in_blockquote or emitter.turn_ended:
             return False
         begin = source.offset
         source.pos += len(marker)
@@ -72,14 +72,14 @@ class XmlTools(Reader):
         return self._emit(name, inside)
 
     def _inside(self, closer: str) -> Steps[str | None]:
-        """Read up to the closing tag and over it; what stood before it, None where the text ends first.
+        """Read up to and including the closing tag; return the text before it, None if the text ends first.
 
-        Raises NoMatch where words stand behind every closing tag on its line.
+        Raises NoMatch if every closing tag is followed by words on its line.
         """
         source = self.source
         closed = False
         begin = source.offset
-        while (yield from source.read_to(marker_set((closer,)), len)):
+        while (yield from source.read_to(marker_set((closer,)), discard)):
             inside = source.offset
             source.pos += len(closer)
             closed = True
@@ -92,7 +92,7 @@ class XmlTools(Reader):
         return None
 
     def _emit(self, name: str, inside: str) -> bool:
-        """Emit the call that a tag holds; False where it is none."""
+        """Emit the call in a tag; return False if it holds none."""
         types, note = self.rules.types(name), self.emitter.note
         text = inside.strip()
         if text.startswith("{"):
@@ -119,7 +119,7 @@ class XmlTools(Reader):
 
 
 def _own_arguments(written: str) -> str:
-    """The arguments of an object that is a whole call; else the object itself is the arguments, as it was written."""
+    """Return the arguments in an object that is a whole call, else the object itself, as it was written."""
     value = json.loads(written)
     key = next((key for key in ("arguments", "parameters") if key in value), None)
     if key is None or not isinstance(value.get("name"), str):
@@ -128,7 +128,7 @@ def _own_arguments(written: str) -> str:
 
 
 def _elements(inside: str, keys: Iterable[str]) -> list[tuple[str, str]] | None:
-    """The elements that are all of a text and named like ``keys``; None where it holds anything else, or nothing."""
+    """Return the elements that a text consists of, if all are named like ``keys``; None otherwise."""
     found, at = [], 0
     while at < len(inside):
         element = _ELEMENT.match(inside, at)

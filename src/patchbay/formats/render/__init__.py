@@ -1,4 +1,4 @@
-"""The writing side: instructions about tools, and the layout of calls and results in a history."""
+"""Writers: instructions about tools, and the layout of calls and results in a history."""
 
 from patchbay.formats.render.families import WRITERS, Writer, format_for, render_calls, writer_for
 

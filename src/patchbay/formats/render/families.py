@@ -1,4 +1,4 @@
-"""The writers, by the name of the format that reads what they write."""
+"""All writers, by the name of the format that reads what they write."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Writer = FamilyWriter | FencedWriter
 WRITERS: dict[str, FamilyWriter] = {
     row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)
 }
-"""A family without a writer gets the fenced contract."""
+"""Families without a writer use the fenced contract."""
 
-_NAME_ROOM = 256
+_MAX_NAME = 256
 
 
 @lru_cache(maxsize=256)
@@ -33,9 +33,9 @@ def writer_for(
     tool_result_tag: str = DEFAULT_RESULT_TAG,
     text_tools: frozenset[str] = frozenset(),
 ) -> Writer:
-    """The writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError.
+    """Return the writer of a format: its family's, or the fenced contract's with these tags. Raises ConfigurationError.
 
-    ``text_tools``: the tools whose calls the contract writes as plain text.
+    ``text_tools``: tools whose calls the contract writes as plain text.
     """
     name = format.name if isinstance(format, Format) else format
     if name in WRITERS:
@@ -45,8 +45,8 @@ def writer_for(
 
 
 def format_for(model: str) -> str:
-    """The format to ask a model of this name in when none is configured; "auto", the fenced contract, where none is sure."""
-    return _format_for(model) if len(model) <= _NAME_ROOM else "auto"
+    """Return the format for prompts to a model of this name; "auto", the fenced contract, if none is certain."""
+    return _format_for(model) if len(model) <= _MAX_NAME else "auto"
 
 
 @lru_cache(maxsize=256)
@@ -62,7 +62,7 @@ def render_calls(
     content: str = "",
     reasoning: str = "",
 ) -> str:
-    """A turn as a model of this format would have written it, its calls numbered from 0. Raises ConfigurationError."""
+    """Render a turn as a model of this format would write it, its calls numbered from 0. Raises ConfigurationError."""
     writer = writer_for(format)
     numbered = [
         ToolCall(writer.call_id(number, call.name, call.id), call.name, call.raw_arguments) for number, call in enumerate(calls)

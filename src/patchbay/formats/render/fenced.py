@@ -1,7 +1,8 @@
-"""The fenced contract: the instructions for a model without a format of its own, and the frames its calls and results stand in.
+"""The fenced contract: instructions for models without a format of their own, and the frames of their calls and results.
 
-What comes from outside (names, descriptions, schemas) stands inside JSON strings, where it can neither end a fence nor add a
-heading. A result stands verbatim, between fences that are longer than any in it.
+Names, descriptions and schemas come from outside and are written inside JSON strings, where they can neither end a fence nor add
+a
+heading. A result is written verbatim, between fences that are longer than any in it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from patchbay.formats.render.writer import INTRODUCTION, json_arguments, quoted
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolResult, ToolSpec
 
 _TICKS = re.compile("`{3,}")
-_SHORT = 4096
-"""The most characters of arguments or a result whose rendering is cached."""
+_MAX_CACHED = 4096
+"""Maximum length of arguments or a result whose rendering is cached."""
 
 _RULES = """\
 - The object is valid JSON with exactly two keys: "name", one of the tools above, spelled the same, and "arguments", an object \
@@ -61,11 +62,11 @@ class FencedWriter:
         return "fenced"
 
     def listing(self, specs: Sequence[ToolSpec]) -> str:
-        """The tools in their fence."""
+        """Return the tools in a fence."""
         return render_tools(specs)
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
-        """The contract; with ``examples`` a short talk that shows it."""
+        """Return the contract; with ``examples`` a short example conversation."""
         parts = [
             "# Tools",
             INTRODUCTION,
@@ -92,29 +93,29 @@ class FencedWriter:
         return "\n\n".join(parts)
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
-        """A block for each call."""
+        """Return a block for each call."""
         return "\n\n".join(map(self._call, calls))
 
     def _call(self, call: ToolCall) -> str:
-        text = _only_text(call.raw_arguments) if call.name in self.text_tools else None
-        if text is not None and _NAMED_OBJECT.match(text) is None:  # which would be read as a call
+        text = _single_text(call.raw_arguments) if call.name in self.text_tools else None
+        if text is not None and _NAMED_OBJECT.match(text) is None:  # it would be read as a call
             return _framed(f"{self.call_tag} {call.name}", text)
         return render_call(call.name, call.raw_arguments, tag=self.call_tag)
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
-        """Reasoning, prose and the blocks."""
+        """Return reasoning, prose and the blocks."""
         parts = [f"<think>\n{reasoning}\n</think>"] if reasoning else []
         if content:
             parts.append(content)
         return "\n\n".join([*parts, *map(self._call, calls)])
 
     def results(self, results: Sequence[ToolResult]) -> str:
-        """A block for each result."""
+        """Return a block for each result."""
         tag = self.result_tag
         return "\n\n".join([render_result(result.name, result.call_id, result.content, tag=tag) for result in results])
 
     def escape_user_text(self, text: str) -> str:
-        """What a user wrote, with a zero-width space in what looks like the opener of a result's block."""
+        """Return a user's text, with a zero-width space in anything that looks like the opener of a result's block."""
         if "```" not in text and "~~~" not in text:
             return text
         return self._forged.sub("\\1\u200b\\2", text)
@@ -125,21 +126,21 @@ class FencedWriter:
         return re.compile(rf"((?<!`)`{{3,}}+|(?<!~)~{{3,}}+)([ \t]*+{re.escape(self.result_tag)})", re.IGNORECASE)
 
     def call_id(self, number: int, name: str, given: str) -> str:  # noqa: ARG002 - the contract shows the id as it is
-        """The given id."""
+        """Return the given id."""
         return given
 
     def holds(self, text: str) -> bool:  # noqa: ARG002 - JSON holds every text
-        """Every text can stand in an argument."""
+        """Return True: every text can be written in an argument."""
         return True
 
 
 def takes_text(spec: ToolSpec) -> bool:
-    """Whether the contract lets a tool's calls be written as plain text: its name must be able to stand in an opener's line."""
+    """Return whether the contract writes a tool's calls as plain text: its name must fit in an opener's line."""
     return spec.text_parameter is not None and _TEXT_NAME.fullmatch(spec.name) is not None
 
 
-def _only_text(raw_arguments: str) -> str | None:
-    """The one argument, if it is a text."""
+def _single_text(raw_arguments: str) -> str | None:
+    """Return the only argument, if it is a text."""
     try:
         arguments = json.loads(raw_arguments)
     except (ValueError, RecursionError):
@@ -149,7 +150,7 @@ def _only_text(raw_arguments: str) -> str | None:
 
 
 def render_tools(specs: Sequence[ToolSpec]) -> str:
-    """The list of tools in its fence, one JSON object per line."""
+    """Return the list of tools in a fence, one JSON object per line."""
     lines = [_TICKS.sub(_escape_ticks, json.dumps(plain_tool(spec), ensure_ascii=False, default=dict)) for spec in specs]
     return "```json\n" + "\n".join(lines) + "\n```"
 
@@ -159,8 +160,8 @@ def _escape_ticks(found: re.Match[str]) -> str:
 
 
 def render_call(name: str, raw_arguments: str, *, tag: str = DEFAULT_CALL_TAG) -> str:
-    """A call as the model would have written it; arguments that are JSON stand as they are, others as a string."""
-    write = _short_call if len(raw_arguments) <= _SHORT else _write_call
+    """Return a call as the model would write it; arguments that are JSON stay unchanged, others become a string."""
+    write = _short_call if len(raw_arguments) <= _MAX_CACHED else _write_call
     return write(name, raw_arguments, tag)
 
 
@@ -169,8 +170,8 @@ def _write_call(name: str, raw_arguments: str, tag: str) -> str:
 
 
 def render_result(name: str, call_id: str, content: str, *, tag: str = DEFAULT_RESULT_TAG) -> str:
-    """A result in its frame: the text verbatim between fences that are longer than any run of backticks in it."""
-    write = _short_result if len(content) <= _SHORT else _write_result
+    """Return a result in its frame: the text verbatim between fences that are longer than any run of backticks in it."""
+    write = _short_result if len(content) <= _MAX_CACHED else _write_result
     return write(name, call_id, content, tag)
 
 

@@ -1,6 +1,6 @@
 """Families that write arguments as JSON: in markers of their own, with the name outside of the JSON, or without markers.
 
-A result could begin a bare call by a mere line of text, so for families without markers it always stands in a JSON string.
+A line of text is enough to begin a bare call, so for families without markers results are always written in a JSON string.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PARAMETERS = '"parameters" is an object that fits the tool\'s schema ({} if it 
 
 
 def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> WriteCalls:
-    """Calls after a pattern, inside one block.
+    """Return a writer of calls after a pattern, inside one block.
 
-    There are ``{name}`` and ``{id}``, ``{json_name}`` and ``{json_id}`` as JSON strings, ``{arguments}`` as JSON, and
+    Placeholders: ``{name}`` and ``{id}``, ``{json_name}`` and ``{json_id}`` as JSON strings, ``{arguments}`` as JSON, and
     ``{json_arguments}``: that JSON inside of a string.
     """
 
@@ -58,12 +58,12 @@ def _object(arguments: str) -> str:
 
 
 def each(before: str, after: str, *, join: str = "\n", arguments: str = "arguments") -> WriteCalls:
-    """A block for every call, which is a JSON object."""
+    """Return a writer with a block for every call, which is a JSON object."""
     return spelled(before + _object(arguments) + after, join=join)
 
 
 def together(before: str, after: str, *, join: str = ", ", arguments: str = "arguments") -> WriteCalls:
-    """One block for all calls, which are JSON objects."""
+    """Return a writer with one block for all calls, which are JSON objects."""
     return spelled(_object(arguments), join=join, block=(before, after))
 
 
@@ -271,7 +271,7 @@ _AVAILABLE = json_list("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
 _JSON = "The arguments are a JSON object that fits the tool's schema ({} if it takes none)."
 _NEXT = "\n<|from|>assistant\n<|recipient|>"
 AGAIN = "<|start|>assistant"
-"""Between the messages of a turn, where a turn has several."""
+"""Separates the messages of a turn."""
 
 CHANNEL_MARKS = ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>")
 CHANNEL_LAYOUT = Layout(

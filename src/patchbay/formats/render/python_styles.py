@@ -1,4 +1,4 @@
-"""Families that write calls as Python, and Gemma's notation: JSON with bare keys and texts between a marker."""
+"""Families that write calls as Python, and Gemma's notation: JSON with bare keys and texts between tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from patchbay.formats.render.writer import (
     Frames,
     Layout,
     Listing,
+    Notation,
     NumberText,
     ReservedText,
-    Spelling,
     WriteCalls,
     members,
 )
@@ -32,18 +32,18 @@ from patchbay.types import ToolCall, ToolSpec
 _KEYWORDS = "Arguments are keyword arguments, their values Python literals."
 
 
-def python_call(call: ToolCall, spelling: Spelling) -> str:
-    """A call with keyword arguments; with one dict as its only argument where a key is no Python name."""
+def python_call(call: ToolCall, notation: Notation) -> str:
+    """Return a call with keyword arguments, or with one dict if a key is not a Python name."""
     given = members(call.raw_arguments)
     if all(key.isidentifier() for key in given):
-        return f"{call.name}({', '.join(f'{key}={spelling.respell(raw)}' for key, raw in given.items())})"
-    inside = ", ".join(f"{spelling.text(key)}: {spelling.respell(raw)}" for key, raw in given.items())
+        return f"{call.name}({', '.join(f'{key}={notation.convert(raw)}' for key, raw in given.items())})"
+    inside = ", ".join(f"{notation.text(key)}: {notation.convert(raw)}" for key, raw in given.items())
     return f"{call.name}({{{inside}}})"
 
 
-def _calls(before: str, after: str, *, join: str = ", ", spelling: Spelling = PYTHON, each: str = "{call}") -> WriteCalls:
+def _calls(before: str, after: str, *, join: str = ", ", notation: Notation = PYTHON, each: str = "{call}") -> WriteCalls:
     def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-        return before + join.join(each.format(call=python_call(call, spelling)) for call in calls) + after
+        return before + join.join(each.format(call=python_call(call, notation)) for call in calls) + after
 
     return write
 
@@ -71,7 +71,7 @@ PYTHON_CALLS = (
     FamilyWriter(
         format="lfm2",
         by_name=False,
-        write=_calls("<|tool_call_start|>[", "]<|tool_call_end|>", spelling=PYTHON_IN_DOUBLE_QUOTES),
+        write=_calls("<|tool_call_start|>[", "]<|tool_call_end|>", notation=PYTHON_IN_DOUBLE_QUOTES),
         listing_of=json_list("List of tools: <|tool_list_start|>", "<|tool_list_end|>", openai=False),
         markers=("<|tool_call_", "<|tool_list_", *CHATML),
         layout=Layout(("<think>", "</think>"), prose=("", "")),
@@ -83,7 +83,7 @@ PYTHON_CALLS = (
     ),
     FamilyWriter(
         format="olmo3",
-        write=_calls("<function_calls>", "</function_calls>", join="\n", spelling=PYTHON_WITH_JSON_WORDS),
+        write=_calls("<function_calls>", "</function_calls>", join="\n", notation=PYTHON_WITH_JSON_WORDS),
         listing_of=json_list("<functions>", "</functions>", openai=False),
         markers=("<function_calls", *CHATML),
         layout=Layout(prose=("", "")),
@@ -93,7 +93,7 @@ PYTHON_CALLS = (
     FamilyWriter(
         format="tool_code",
         by_name=False,
-        write=_calls("```tool_code\n", "\n```", join="\n", spelling=PYTHON_IN_DOUBLE_QUOTES, each="print(default_api.{call})"),
+        write=_calls("```tool_code\n", "\n```", join="\n", notation=PYTHON_IN_DOUBLE_QUOTES, each="print(default_api.{call})"),
         listing_of=json_lines("", "", openai=False),
         markers=("<start_of_turn>", "<end_of_turn>"),
         frames=Frames("```tool_output\n{json}\n```", markers=("```tool_output",)),
@@ -103,8 +103,8 @@ PYTHON_CALLS = (
 )
 
 
-_DEEPEST = 12
-"""A schema may go on without end; what lies deeper is left out."""
+_MAX_DEPTH = 12
+"""Maximum depth of a schema; what lies deeper is left out."""
 _TEXT = "Keys stand bare, texts as they are between two {0}, everything else as JSON."
 
 
@@ -116,24 +116,24 @@ def _bare(key: str) -> str:
     return key
 
 
-def _spelling(mark: str) -> Spelling:
-    return Spelling("true", "false", "null", text=partial(_between, mark), key=_bare, comma=",", colon=":")
+def _notation(mark: str) -> Notation:
+    return Notation("true", "false", "null", text=partial(_between, mark), key=_bare, comma=",", colon=":")
 
 
 def _family(
     name: str, *, mark: str, call: tuple[str, str], declaration: tuple[str, str], layout: Layout, frames: Frames
 ) -> FamilyWriter:
-    spelling = _spelling(mark)
+    notation = _notation(mark)
 
     def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
         return "".join(f"{call[0]}call:{each.name}{_arguments(each.raw_arguments)}{call[1]}" for each in calls)
 
     def _arguments(raw: str) -> str:
-        return "{" + ",".join(f"{key}:{spelling.respell(value)}" for key, value in members(raw).items()) + "}"
+        return "{" + ",".join(f"{key}:{notation.convert(value)}" for key, value in members(raw).items()) + "}"
 
     def listing(specs: Sequence[ToolSpec], markers: ReservedText) -> str:
         return "\n".join(
-            f"{declaration[0]}declaration:{markers.escape(spec.name)}{spelling.spell(_declared(spec, markers))}{declaration[1]}"
+            f"{declaration[0]}declaration:{markers.escape(spec.name)}{notation.encode(_declared(spec, markers))}{declaration[1]}"
             for spec in specs
         )
 
@@ -156,9 +156,9 @@ def _declared(spec: ToolSpec, markers: ReservedText) -> dict[str, Any]:
 
 
 def _schema(value: Any, markers: ReservedText, depth: int, *, names: bool = False) -> Any:
-    """A schema as Gemma was shown them: types in capitals. ``names``: the keys are parameters, "type" one like any other."""
+    """Convert a schema to Gemma's training layout: types in capitals. ``names``: the keys are parameters, "type" included."""
     if isinstance(value, Mapping):
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return {}
         return {
             markers.escape(str(key)): _type_name(item, markers)
@@ -167,7 +167,7 @@ def _schema(value: Any, markers: ReservedText, depth: int, *, names: bool = Fals
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_schema(item, markers, depth + 1) for item in value] if depth <= _DEEPEST else []
+        return [_schema(item, markers, depth + 1) for item in value] if depth <= _MAX_DEPTH else []
     if isinstance(value, str):
         return markers.escape(value)
     return value if value is None or isinstance(value, bool) else NumberText(json.dumps(value))

@@ -1,4 +1,4 @@
-"""The ways in which families list tools. Names, descriptions and schemas come from outside: they can end nothing here."""
+"""Layouts in which families list tools. Names, descriptions and schemas come from outside, and cannot end anything here."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LIST = "The tools, as a JSON list (name, description, JSON Schema of the argume
 
 
 def plain_tool(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as an object of name, description and parameters."""
+    """Return a tool as an object of name, description and parameters."""
     described = {"description": spec.description} if spec.description else {}
     return {"name": spec.name, **described, "parameters": spec.parameters}
 
 
 def openai_tool(spec: ToolSpec) -> dict[str, Any]:
-    """A tool as OpenAI's ``tools`` have it."""
+    """Return a tool as in OpenAI's ``tools``."""
     return {"type": "function", "function": plain_tool(spec)}
 
 
 def json_lines(before: str = "<tools>\n", after: str = "\n</tools>", *, openai: bool = True, join: str = "\n") -> Listing:
-    """One JSON object for each tool."""
+    """Return a listing with one JSON object per tool."""
 
     def write(specs: Sequence[ToolSpec], markers: ReservedText) -> str:
         closed = ReservedText((*markers.texts, *_closers(after)))
@@ -36,7 +36,7 @@ def json_lines(before: str = "<tools>\n", after: str = "\n</tools>", *, openai: 
 
 
 def json_list(before: str = "", after: str = "", *, openai: bool = True, indent: int | None = None) -> Listing:
-    """One JSON list of all tools."""
+    """Return a listing with one JSON list of all tools."""
 
     def write(specs: Sequence[ToolSpec], markers: ReservedText) -> str:
         closed = ReservedText((*markers.texts, *_closers(after)))
@@ -46,7 +46,7 @@ def json_list(before: str = "", after: str = "", *, openai: bool = True, indent:
 
 
 def _closers(after: str) -> tuple[str, ...]:
-    """What ends the list, and a tool in it, where that is a tag."""
+    """Return the tags that end the list, and a tool in it."""
     return tuple(mark.replace("</", "<").rstrip(">") for mark in after.split() if mark.startswith(("<", "[/")))
 
 
@@ -103,8 +103,8 @@ def _xml_name(key: str) -> str:
 XML = Listing("The tools, each with its parameters:", _xml)
 
 
-_DEEPEST = 6
-"""Objects within objects beyond this are ``any``: no model reads them, and a schema may go on without end."""
+_MAX_DEPTH = 6
+"""Maximum depth of objects; deeper ones are ``any``: no model reads them, and a schema may be infinite."""
 _NAMES = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
 
@@ -119,7 +119,7 @@ def _namespace(specs: Sequence[ToolSpec], markers: ReservedText) -> str:
 
 
 def _comment(text: Any, markers: ReservedText, indent: str) -> str:
-    """The text's lines as comments: none of them can end its own."""
+    """Return the text's lines as comments, none of which can end its own."""
     lines = markers.escape(text).splitlines() if isinstance(text, str) else []
     return "".join(f"{indent}// {line}\n" for line in lines)
 
@@ -130,8 +130,8 @@ def _key(name: str, markers: ReservedText) -> str:
 
 def _object(schema: Mapping[str, Any], markers: ReservedText, depth: int) -> str:
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties or depth >= _DEEPEST:
-        return "any" if depth >= _DEEPEST else "object"
+    if not isinstance(properties, Mapping) or not properties or depth >= _MAX_DEPTH:
+        return "any" if depth >= _MAX_DEPTH else "object"
     required = schema.get("required")
     needed = set(filter(lambda name: isinstance(name, str), required)) if isinstance(required, list | tuple) else set()
     indent = "  " * depth
@@ -146,7 +146,7 @@ def _object(schema: Mapping[str, Any], markers: ReservedText, depth: int) -> str
 
 
 def _type(schema: Any, markers: ReservedText, depth: int) -> str:
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "any"
     choices = schema.get("enum")
     if isinstance(choices, list | tuple) and choices:
@@ -166,5 +166,5 @@ def _type(schema: Any, markers: ReservedText, depth: int) -> str:
 
 
 def typescript(before: str = "", after: str = "") -> Listing:
-    """The namespace, between two texts."""
+    """Return a listing as a TypeScript namespace, between two texts."""
     return Listing("The tools, as TypeScript:", lambda specs, markers: f"{before}{_namespace(specs, markers)}{after}")

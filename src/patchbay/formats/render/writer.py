@@ -1,8 +1,10 @@
-r"""How a format writes: tools, calls, results and the instructions that teach a call's form.
+r"""How a format writes tools, calls, results and the instructions that teach a call's form.
 
-The instructions' words are the same for all formats; markers and the layout of tools, calls and results are those that the family
-was trained on. Markers that stand in data are escaped: in running text a backslash is put behind the first character
-(``</tool_response>`` becomes ``<\/tool_response>``), inside JSON the first character becomes an escape, so that the value stays.
+The words of the instructions are the same for all formats; markers and the layout of tools, calls and results are those that the
+family was trained on. Markers in data are escaped: in running text a backslash is put behind the first character
+(``</tool_response>`` becomes ``<\/tool_response>``), inside JSON the first character becomes an escape, so that the value stays
+the
+same.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from patchbay.types import ToolCall, ToolResult, ToolSpec
 
 CHATML = ("<|im_start|>", "<|im_end|>")
 LLAMA = ("<|start_header_id|>", "<|eot_id|>", "<|eom_id|>")
-"""What ends a turn: data that could write it would be read as another author's words."""
+"""Markers that end a turn: data that contained them would be read as another author's words."""
 
 
 @dataclass(frozen=True)
 class ReservedText:
-    """Where a family's marks stand. Each of ``texts`` is the beginning of one.
+    """A family's markers, to be escaped in data. Each of ``texts`` is the beginning of one.
 
-    ``<name`` stands for ``</name`` and for either with white space in it too; case does not matter.
+    ``<name`` stands for ``</name`` too, and for either with white space in it; case does not matter.
     """
 
     texts: tuple[str, ...]
@@ -36,24 +38,27 @@ class ReservedText:
         return re.compile("|".join(map(_pattern_of, self.texts)) or r"(?!)", re.IGNORECASE)
 
     def occur_in(self, text: str) -> bool:
-        """True if one of them is in the text."""
+        """True if one of the markers is in the text."""
         return self._pattern.search(text) is not None
 
     def escape(self, text: str) -> str:
-        """The text with a backslash behind the first character of each mark; no two texts come out the same."""
+        """Return the text with a backslash behind the first character of each marker; different texts stay different."""
         return self._pattern.sub(lambda found: f"{found[0][0]}\\{found[0][1:]}", text)
 
     def escape_json(self, text: str) -> str:
-        """A JSON text of the same value without a mark. Marks of brackets and quotes must not be among ``texts``."""
+        """Return a JSON text of the same value without markers.
+
+        ``texts`` must not include markers that begin with JSON's punctuation.
+        """
         return self._pattern.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", text)
 
     def json(self, value: Any, *, indent: int | None = None) -> str:
-        """A value as JSON text without a mark."""
+        """Encode a value as JSON text without markers."""
         return self.escape_json(json.dumps(value, ensure_ascii=False, indent=indent, default=dict))
 
 
 def _pattern_of(mark: str) -> str:
-    """Finds a mark, and one that was escaped before: that it gets one backslash more keeps the two apart."""
+    """Pattern for a marker, and for one escaped before: it gets one more backslash, so that the two stay different."""
     # The gaps are possessive: however long a run of blanks is, it is read once for each mark.
     gap = r"\s*+/?+\s*+" if mark[0] == "<" else ""
     rest = re.escape(mark[1:]).replace("｜", "[｜|]").replace("▁", "[▁_ ]")
@@ -62,7 +67,7 @@ def _pattern_of(mark: str) -> str:
 
 _DECODER = json.JSONDecoder()
 _KEY = re.compile(r'[\s{,]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
-"""What stands before a member's value."""
+"""The text before a member's value."""
 
 
 class NumberText(str):
@@ -72,12 +77,12 @@ class NumberText(str):
 
 
 def quoted(text: str) -> str:
-    """A text as a JSON string."""
+    """Encode a text as a JSON string."""
     return encode_basestring(text)
 
 
 def json_arguments(raw: str) -> str:
-    """Arguments for a family that writes them as JSON: those that are JSON as they are, others as a string, none as ``{}``."""
+    """Return arguments for a family that writes them as JSON: JSON unchanged, other text as a string, none as ``{}``."""
     try:
         json.loads(raw)
         return raw.strip()
@@ -86,9 +91,9 @@ def json_arguments(raw: str) -> str:
 
 
 def members(raw: str) -> dict[str, str]:
-    """The members of a JSON object, each value as the JSON text it was written in.
+    """Return the members of a JSON object, each value as its JSON text.
 
-    Anything but a JSON object cannot be taken apart: it comes as one member, ``arguments``, that holds the text.
+    Anything but a JSON object cannot be taken apart: it becomes one member, ``arguments``, that holds the text.
     """
     if not raw.strip():
         return {}
@@ -100,7 +105,7 @@ def members(raw: str) -> dict[str, str]:
             return {"arguments": quoted(raw)}
         for key, _ in pairs:
             before = _KEY.match(raw, at)
-            assert before is not None  # it is an object
+            assert before is not None  # raw is an object
             _, at = _DECODER.raw_decode(raw, before.end())
             found[key] = raw[before.end() : at]
     except (ValueError, RecursionError):
@@ -109,13 +114,13 @@ def members(raw: str) -> dict[str, str]:
 
 
 def read_value(raw: str) -> Any:
-    """A JSON text read, its numbers as ``Number``. Raises ValueError, RecursionError."""
+    """Decode a JSON text, its numbers as ``NumberText``. Raises ValueError, RecursionError."""
     return json.loads(raw, parse_int=NumberText, parse_float=NumberText, parse_constant=NumberText)
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """How values are written: the three words, a text, a key, and what stands between members and after a key."""
+class Notation:
+    """Notation of values: the three words, a text, a key, and the separators of members and behind a key."""
 
     true: str
     false: str
@@ -125,8 +130,8 @@ class Spelling:
     comma: str = ", "
     colon: str = ": "
 
-    def spell(self, value: Any) -> str:
-        """A value that ``read_value`` read, in this spelling. Raises RecursionError for one that is nested too deeply."""
+    def encode(self, value: Any) -> str:
+        """Encode a value from ``read_value`` in this notation. Raises RecursionError if it is nested too deeply."""
         if value is None:
             return self.null
         if value is True:
@@ -138,24 +143,24 @@ class Spelling:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return "{" + self.comma.join(f"{self.key(key)}{self.colon}{self.spell(item)}" for key, item in value.items()) + "}"
-        return "[" + self.comma.join(map(self.spell, value)) + "]"
+            return "{" + self.comma.join(f"{self.key(key)}{self.colon}{self.encode(item)}" for key, item in value.items()) + "}"
+        return "[" + self.comma.join(map(self.encode, value)) + "]"
 
-    def respell(self, raw: str) -> str:
-        """A JSON text in this spelling; what cannot be read, or is nested too deeply, as a text."""
+    def convert(self, raw: str) -> str:
+        """Convert a JSON text to this notation; text that cannot be read, or is nested too deeply, becomes a text."""
         try:
-            return self.spell(read_value(raw))
+            return self.encode(read_value(raw))
         except (ValueError, RecursionError):
             return self.text(raw)
 
 
-PYTHON = Spelling("True", "False", "None", text=repr, key=repr)
-PYTHON_WITH_JSON_WORDS = Spelling("true", "false", "null", text=quoted, key=quoted)
-PYTHON_IN_DOUBLE_QUOTES = Spelling("True", "False", "None", text=quoted, key=quoted)
+PYTHON = Notation("True", "False", "None", text=repr, key=repr)
+PYTHON_WITH_JSON_WORDS = Notation("true", "false", "null", text=quoted, key=quoted)
+PYTHON_IN_DOUBLE_QUOTES = Notation("True", "False", "None", text=quoted, key=quoted)
 
 
 WriteCalls = Callable[[Sequence[ToolCall], ReservedText], str]
-"""The calls of one turn as text; the marks are what may not stand in a value that can also be written with escapes."""
+"""Renders the calls of one turn; the reserved text must not occur in a value that can also be written with escapes."""
 
 SEVERAL_BLOCKS = "For several calls write several of these, one after the other."
 SEVERAL_IN_BLOCK = "For several calls write them all inside the one block, one after the other."
@@ -177,30 +182,31 @@ _ENDING = """\
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands around the layers of a turn, before and behind each.
+    """The texts before and behind each layer of a turn.
 
-    ``thought``: the reasoning, None where the family has none. ``prose``: what is said before a call. ``answer``: what is said
-    in a turn without calls.
+    ``reasoning``: around the reasoning, None if the family has none. ``prose``: around the text before a call. ``answer``: around
+    the
+    text of a turn without calls.
     """
 
-    thought: tuple[str, str] | None = ("<think>\n", "\n</think>\n\n")
+    reasoning: tuple[str, str] | None = ("<think>\n", "\n</think>\n\n")
     prose: tuple[str, str] = ("", "\n")
     answer: tuple[str, str] = ("", "")
 
-    def join(self, content: str, calls: str, reasoning: str) -> str:
-        """The layers put together."""
-        thought = self.thought[0] + reasoning + self.thought[1] if reasoning and self.thought else ""
+    def join(self, content: str, calls: str, thoughts: str) -> str:
+        """Join the layers."""
+        before = self.reasoning[0] + thoughts + self.reasoning[1] if thoughts and self.reasoning else ""
         around = self.prose if calls else self.answer
-        return thought + (around[0] + content + around[1] if content else "") + calls
+        return before + (around[0] + content + around[1] if content else "") + calls
 
 
 @dataclass(frozen=True)
 class Frames:
-    """How results stand in a text.
+    """Layout of results.
 
-    ``each`` and ``around`` are filled in as by ``str.format``: ``{content}`` is the result, its marks escaped, ``{json}`` the
-    same as a JSON string, and there are ``{name}``, ``{id}`` and ``{number}`` (from 0). ``markers``: how a frame begins and
-    ends.
+    ``each`` and ``around`` are filled in by ``str.format``: ``{content}`` is the result with its markers escaped, ``{json}`` the
+    same as
+    a JSON string; there are also ``{name}``, ``{id}`` and ``{number}`` (from 0). ``markers``: beginnings and ends of a frame.
     """
 
     each: str
@@ -209,7 +215,7 @@ class Frames:
     around: str = "{results}"
 
     def write(self, results: Sequence[ToolResult], markers: ReservedText) -> str:
-        """The results in their frames."""
+        """Return the results in their frames."""
         frames = [
             self.each.format(
                 content=markers.escape(result.content),
@@ -224,18 +230,18 @@ class Frames:
 
 
 def _plain(name: str) -> str:
-    """A name or an id that may stand bare in a frame."""
+    """Replace the characters of a name or id that may not occur in a frame."""
     return "".join(character if character.isalnum() or character in "_-.:/" else "_" for character in name)
 
 
 TOOL_RESPONSE = Frames("<tool_response>\n{content}\n</tool_response>", markers=("<tool_response",))
 TOOL_RESPONSE_JSON = Frames('<tool_response>\n{{"output": {json}}}\n</tool_response>', markers=("<tool_response",))
-"""For families whose calls have no marks: nothing in a JSON string can begin a line, as a bare call would."""
+"""For families whose calls have no markers: nothing in a JSON string can begin a line, as a bare call would."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """How the tools are listed: ``words`` lead up to what ``write`` gives."""
+    """Layout of the list of tools: ``words`` introduce the result of ``write``."""
 
     words: str
     write: Callable[[Sequence[ToolSpec], ReservedText], str]
@@ -243,14 +249,16 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyWriter:
-    """Writes tools, calls and results the way one family reads and writes them. The same things always give the same bytes.
+    """Writes tools, calls and results in one family's layout. The same input always gives the same bytes.
 
-    ``markers``: what begins a call, or ends a turn, wherever it stands. ``rules``: what the model must know to spell a call.
-    ``raw``: texts stand in arguments as they are, so one that holds a mark, or one of ``inner_marks``, cannot be written.
-    ``parallel``: a turn can hold several calls. ``number_id``: the id of the nth call of a conversation, where the family has a
-    way of its own. ``by_name``: a model whose name says that it is of the family is asked so unbidden. Not so where the marks
-    are special tokens (a server that knows no tools obeys them in the prompt and takes them out of the answer), nor where the
-    family writes so by habit alone.
+    ``markers``: what begins a call, or ends a turn, anywhere in a text. ``rules``: what the model must know to write a call.
+    ``raw``: texts in arguments are not escaped, so one that holds a marker, or one of ``inner_marks``, cannot be written.
+    ``parallel``: a turn can hold several calls. ``number_id``: returns the id of the nth call of a conversation, for families
+    with a
+    scheme of their own.
+    ``by_name``: used for models whose name belongs to the family, without configuration. False if the markers are special tokens
+    (a
+    server without tools interprets them in the prompt and removes them from the answer), or if the family only tends to write so.
     """
 
     format: str
@@ -280,35 +288,35 @@ class FamilyWriter:
         return ReservedText(self.frames.markers)
 
     def listing(self, specs: Sequence[ToolSpec]) -> str:
-        """The tools in the family's layout, without a word about how they are called."""
+        """Return the tools in the family's layout, without instructions."""
         return self.listing_of.write(specs, self._marks)
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
-        """The calls of one turn, "" for none."""
+        """Return the calls of one turn, "" for none."""
         return self.write(calls, self._value_marks) if calls else ""
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
-        """A whole turn. Reasoning is left out where the family has none."""
+        """Return a whole turn. Reasoning is left out if the family has none."""
         return self.layout.join(content, self.calls(calls), reasoning)
 
     def results(self, results: Sequence[ToolResult]) -> str:
-        """The results of one turn's calls, as a user's message; the marks in them are escaped."""
+        """Return the results of one turn's calls, as a user's message; markers in them are escaped."""
         return self.frames.write(results, self._marks)
 
     def escape_user_text(self, text: str) -> str:
-        """What a user wrote, the marks of frames in it escaped."""
+        """Return a user's text, with the markers of frames in it escaped."""
         return self._frame_marks.escape(text)
 
     def call_id(self, number: int, name: str, given: str) -> str:
-        """The id of a call, by its number in the conversation (from 0): the family's own, or the given one."""
+        """Return the id of a call by its number in the conversation (from 0): in the family's scheme, or the given one."""
         return given if self.number_id is None else self.number_id(number, name)
 
     def holds(self, text: str) -> bool:
-        """True if a text can stand in an argument and be read back."""
+        """True if a text can be written in an argument and read back."""
         return not (self.raw and self._value_marks.occur_in(text))
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
-        """The lesson: the tools, a call's form, a result's form, and with ``examples`` a short talk."""
+        """Return the instructions: the tools, the form of calls and results, and with ``examples`` a short conversation."""
         form = self._form("name_of_the_tool", '{"name_of_the_argument": "value"}', "(what the tool returned)")
         rules = (*self.rules, "Write the tool's name as it is spelled above.", self.several if self.parallel else ONE_CALL)
         parts = [

@@ -1,7 +1,7 @@
 """Families that write arguments as elements: XML with named parameters, and key/value tags.
 
-A text stands in its element as it is, without escapes, so one that holds a marker of the family cannot be written
-(``FamilyWriter.holds``). Other values are JSON, or Python where the family's template writes that; ``null`` is always ``null``.
+A text is written unescaped in its element, so one that holds a marker of the family cannot be written (``FamilyWriter.holds``).
+Other values are JSON, or Python if the family's template writes that; ``null`` is always ``null``.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from patchbay.formats.render.writer import (
 )
 from patchbay.types import ToolCall
 
-Spell = Callable[[str, ReservedText], str]
-"""Writes a value that is no text; it is given as JSON."""
+EncodeValue = Callable[[str, ReservedText], str]
+"""Encodes a value other than a text, given as JSON."""
 
 
 def as_json(raw: str, markers: ReservedText) -> str:
-    """The JSON text, marks in its strings escaped."""
+    """Return the JSON text, with markers in its strings escaped."""
     return markers.escape_json(raw)
 
 
 def as_json_with_python_booleans(raw: str, markers: ReservedText) -> str:
-    """``True`` and ``False`` at the top, JSON else."""
+    """Return ``True`` and ``False`` at the top level, JSON otherwise."""
     return {"true": "True", "false": "False"}.get(raw) or markers.escape_json(raw)
 
 
 def as_python(raw: str, markers: ReservedText) -> str:
-    """A Python literal, but for ``null``."""
-    return raw if raw == "null" else markers.escape_json(PYTHON.respell(raw))
+    """Return a Python literal, except for ``null``."""
+    return raw if raw == "null" else markers.escape_json(PYTHON.convert(raw))
 
 
-def as_it_is(text: str) -> str:
-    """A text without any change."""
+def unchanged(text: str) -> str:
+    """Return a text unchanged."""
     return text
 
 
 def as_cdata(text: str) -> str:
-    """A text in a CDATA section where it holds more than a plain line."""
+    """Return a text, in a CDATA section unless it is one plain line."""
     return f"<![CDATA[{text}]]>" if any(mark in text for mark in "<&\n\r") or text != text.strip() else text
 
 
@@ -63,21 +63,22 @@ def elements(
     value: str,
     block: tuple[str, str] = ("", ""),
     join: str = "\n",
-    spell: Spell = as_json,
-    text: Callable[[str], str] = as_it_is,
-    attribute: Callable[[str], str] = as_it_is,
+    encode: EncodeValue = as_json,
+    text: Callable[[str], str] = unchanged,
+    attribute: Callable[[str], str] = unchanged,
 ) -> WriteCalls:
-    """Calls after two patterns, inside one block.
+    """Return a writer of calls after two patterns, inside one block.
 
     ``call`` is filled in with ``{name}``, ``{values}`` and ``{index}`` (from 1), ``value`` with ``{key}``, ``{value}``,
-    ``{type}`` (its JSON type) and ``{string}`` ("true" or "false").
+    ``{type}`` (its
+    JSON type) and ``{string}`` ("true" or "false").
     """
 
     def encode_member(name: str, raw: str, markers: ReservedText) -> str:
         is_text = raw.startswith('"')
         return value.format(
             key=attribute(name),
-            value=text(json.loads(raw)) if is_text else spell(raw, markers),
+            value=text(json.loads(raw)) if is_text else encode(raw, markers),
             type=_json_type(raw),
             string="true" if is_text else "false",
         )
@@ -111,7 +112,7 @@ _M3 = "]<]minimax[>["
 
 
 def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = _TOOL_RESULT) -> FamilyWriter:
-    """DeepSeek's markup language, or a sister's: ``tag`` is the mark in every tag, ``blank`` what stands behind it."""
+    """Return the writer of DeepSeek's markup language, or a sister's: ``tag`` is the token in every tag, ``blank`` follows it."""
     begin, end = f"<｜{tag}｜{blank}", f"</｜{tag}｜{blank}"
     return FamilyWriter(
         format=name,
@@ -132,7 +133,7 @@ def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = 
 
 
 def _minimax_m3(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
-    """Elements all the way down: what an object or a list holds are elements in it, and every tag has the mark before it."""
+    """Write members of objects and items of lists as elements too, with a token before every tag."""
     blocks = []
     for call in calls:
         values = "".join(_m3_element(key, _m3_value(raw)) for key, raw in members(call.raw_arguments).items())
@@ -148,7 +149,7 @@ def _m3_value(raw: str) -> str:
 
 
 def _m3_inside(value: Any) -> str:
-    """An empty list, object and text look alike: the reader has the schema."""
+    """Encode a value as elements; an empty list, object and text look alike, and are told apart by the schema."""
     if isinstance(value, dict):
         return "".join(_m3_element(key, _m3_inside(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -175,7 +176,7 @@ XML_PARAMETERS = (
         write=elements(
             call="<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>",
             value="<parameter={key}>\n{value}\n</parameter>\n",
-            spell=as_json_with_python_booleans,
+            encode=as_json_with_python_booleans,
         ),
         listing_of=XML,
         markers=("<tool_call", "<function=", *CHATML),
@@ -202,7 +203,7 @@ XML_PARAMETERS = (
         write=elements(
             call="<seed:tool_call>\n<function={name}>\n{values}</function>\n</seed:tool_call>",
             value="<parameter={key}>{value}</parameter>\n",
-            spell=as_python,
+            encode=as_python,
         ),
         listing_of=json_lines(),
         markers=("<seed:", "<function="),
@@ -215,7 +216,7 @@ XML_PARAMETERS = (
         write=elements(
             call='<function name="{name}">{values}</function>',
             value='<param name="{key}">{value}</param>',
-            spell=as_python,
+            encode=as_python,
             text=as_cdata,
         ),
         listing_of=json_lines(),

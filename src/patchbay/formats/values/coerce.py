@@ -1,9 +1,10 @@
-"""Untyped text to the JSON value that a schema wants: for formats that write arguments without types.
+"""Convert untyped text to the JSON value that a schema wants, for formats that write arguments without types.
 
-The ladder of types is tried in one order for every format; what fits none of them stays the text it is, and no text fails. A
-value that is JSON already comes out as it was written. Of a schema only what decides how a text is read counts: types, enums,
-constants, combinations, local references. Whether the value is valid is for ``patchbay.schema`` to say. Objects and arrays are
-read strictly, as JSON or as Python writes them, in one pass without recursion.
+Types are tried in one order for every format; a text that fits none stays text, and no text fails. JSON stays as it was written.
+Of
+a schema only what decides how a text is read counts: types, enums, constants, combinations, local references. Validation is left
+to
+``patchbay.schema``. Objects and arrays are read strictly, as JSON or as Python writes them, in one pass without recursion.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ _TYPES = {
     **dict.fromkeys(("array", "list", "tuple"), "array"),
     **dict.fromkeys(("string", "str"), "string"),
 }
-"""Type names as they are written, in lower case: Gemini's schemas shout, and hand-written ones use Python's names."""
+"""Type names in schemas, in lower case: Gemini's schemas use capitals, hand-written ones Python's names."""
 _COMBINED = ("anyOf", "oneOf", "allOf")
 
 
 class Expected:
-    """What some schemas expect of one value. ``root`` is where local references point.
+    """What some schemas expect of one value. ``root``: the schema that local references point into.
 
-    What is expected of the value's parts is found when it is first asked for, once for each set of schemas: a schema that refers
-    to itself is a circle here and no endless tree.
+    The expectations for parts of the value are computed on first use, once per set of schemas: a schema that refers to itself
+    becomes a
+    cycle here, not an endless tree.
     """
 
     __slots__ = ("_made", "_members", "_others", "_parts", "_root", "names_types", "types")
@@ -52,22 +54,22 @@ class Expected:
         self._others: Expected | None = None
         named = frozenset(name for part in self._parts for name in _types(part))
         self.types = named or TEXT
-        """JSON Schema's names; a text where the schemas name none."""
+        """JSON Schema's type names; "string" if the schemas name none."""
         self.names_types = bool(named)
 
     @property
     def says_nothing(self) -> bool:
-        """No schema is known for the value, so none for any part of it."""
+        """True if no schema is known for the value, and so for any part of it."""
         return not self._parts
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The properties that the schemas name, in their order."""
+        """Names of the properties in the schemas, in their order."""
         return tuple(self._named())
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The properties that must be there."""
+        """Required properties."""
         return tuple(
             key
             for part in self._parts
@@ -77,7 +79,7 @@ class Expected:
         )
 
     def member(self, key: str) -> Expected:
-        """What is expected of an object's member ``key``."""
+        """Return the expectations for an object's member ``key``."""
         return self._named().get(key) or self._unnamed()
 
     def _named(self) -> dict[str, Expected]:
@@ -97,7 +99,7 @@ class Expected:
         return self._others
 
     def element(self, index: int) -> Expected:
-        """What is expected of an array's element ``index``."""
+        """Return the expectations for an array's element ``index``."""
         found = []
         for part in self._parts:
             items = part.get("items")
@@ -119,7 +121,7 @@ class Expected:
 
 
 def _parts(schemas: Iterable[Any], root: Any) -> list[Mapping[str, Any]]:
-    """The schemas and all that they refer to or are combined of, each once."""
+    """Return the schemas and all that they refer to or combine, each once."""
     parts: dict[int, Mapping[str, Any]] = {}
     waiting = list(schemas)[::-1]
     while waiting:
@@ -138,7 +140,7 @@ def _parts(schemas: Iterable[Any], root: Any) -> list[Mapping[str, Any]]:
 
 
 def _follow(root: Any, reference: str) -> Any:
-    """The schema that a local reference names; None for any other."""
+    """Return the schema that a local reference names; None for other references."""
     if not reference.startswith("#"):
         return None
     here = root
@@ -154,7 +156,7 @@ def _follow(root: Any, reference: str) -> Any:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """The types that one schema names itself."""
+    """Return the types that one schema names itself."""
     named = schema.get("type")
     found = {_TYPES.get(name.lower()) for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)}
     values = schema.get("enum")
@@ -164,7 +166,7 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
         found.add(_type_of(schema["const"]))
     if schema.get("nullable") is True:  # OpenAPI 3.0
         found.add("null")
-    if found <= {None, "null"}:  # what only an object or array can have
+    if found <= {None, "null"}:  # keywords that only objects or arrays have
         if isinstance(schema.get("properties"), Mapping):
             found.add("object")
         if isinstance(schema.get("items"), Mapping):
@@ -191,16 +193,16 @@ _TYPE_OF: tuple[tuple[type, str], ...] = (
 )
 
 ANYTHING: Final = Expected((), None)
-"""Where no schema is known: a text is a text."""
+"""Expectations without a schema: a text stays a text."""
 
 
 MAX_DEPTH: Final = 128
-"""How deeply a literal may be nested; the validator (``patchbay.schema``) refuses arguments that are nested deeper."""
+"""Maximum nesting of a literal; the validator (``patchbay.schema``) rejects deeper arguments too."""
 MAX_DIGITS: Final = 4300
-"""How many digits an integer may have: Python's own readers, which the arguments go to, refuse more."""
+"""Maximum digits of an integer: Python's own parsers, which receive the arguments, reject more."""
 
 Retype = Callable[[str, Expected, int], str | None]
-"""From a string's text, what is expected there and how deep it may be nested, to what it stands for, or None: it is a string."""
+"""Takes a string's text, what is expected there and how deeply it may be nested; returns JSON, or None if it stays a string."""
 
 _TOKEN = re.compile(
     r"""[ \t\r\n]*+(?:(?P<opens>[\[{(])|(?P<closes>[\]})])|(?P<comma>,)|(?P<colon>:)|(?P<quote>["'])"""
@@ -218,9 +220,9 @@ _LARGEST_EXACT = 2**53
 
 
 def number_json(text: str, *, json_only: bool = False) -> str | None:
-    """JSON for a number, None for anything else: as it stands if it is JSON, else what Python reads (``+5``, ``007``, ``5.``).
+    """Return JSON for a number, None for anything else: JSON unchanged, other numbers as Python reads them (``+5``, ``007``).
 
-    ``json_only`` takes the first kind only. NaN, infinity and what overflows to it are no numbers.
+    ``json_only`` accepts JSON only. NaN, infinity and numbers that overflow to it are rejected.
     """
     if JSON_NUMBER.fullmatch(text):
         whole = JSON_INTEGER.fullmatch(text)
@@ -237,7 +239,10 @@ def number_json(text: str, *, json_only: bool = False) -> str | None:
 
 
 def integer_json(text: str, *, json_only: bool = False) -> str | None:
-    """JSON for a number without a fraction, written without one; None for anything else. ``json_only`` as in ``number_json``."""
+    """Return JSON for an integral number, written without fraction; None for anything else.
+
+    ``json_only`` as in ``number_json``.
+    """
     number = number_json(text, json_only=json_only)
     if number is None or JSON_INTEGER.fullmatch(number):
         return number
@@ -253,7 +258,7 @@ def _json_number(value: float) -> str | None:
 
 @dataclass(slots=True)
 class _Open:
-    """A container that is being read: how it ends, what is expected of it and of its next value, how many commas it had."""
+    """An open container: its closer, what is expected of it and of its next value, the number of commas so far."""
 
     closer: str
     expected: Expected
@@ -262,15 +267,16 @@ class _Open:
 
     @property
     def below(self) -> Expected:
-        """What is expected of the next value."""
+        """Expectations for the next value."""
         return self.member if self.closer == "}" else self.expected.element(self.commas)
 
 
 def container_json(text: str, expected: Expected, retype: Retype, *, depth_left: int = MAX_DEPTH) -> str | None:
-    """JSON for an object or array that is all of ``text``; None if it is none.
+    """Return JSON for a text that is an object or array; None for any other.
 
-    ``retype`` is asked about each string in it where ``expected`` wants none. Each token is made JSON; whether they may stand in
-    that order is for JSON's own reader to say.
+    ``retype`` is called for each string in it where ``expected`` wants none. Each token is converted to JSON; whether their order
+    is
+    valid is left to the JSON parser.
     """
     out: list[str] = []
     stack: list[_Open] = []
@@ -292,9 +298,9 @@ def container_json(text: str, expected: Expected, retype: Retype, *, depth_left:
         elif kind == "closes":
             top = stack.pop()
             if piece != top.closer or (piece == ")" and not top.commas and before != "opens"):
-                return None  # the bracket of another container, or of brackets around one value, which are no tuple
+                return None  # the closer of another container, or parentheses around one value, which are not a tuple
             if before == "comma":
-                out[-2] = ""  # it stands behind the last value
+                out[-2] = ""  # a trailing comma
             piece = "}" if piece == "}" else "]"
         elif kind == "comma":
             if before in ("opens", "comma"):
@@ -323,12 +329,12 @@ def container_json(text: str, expected: Expected, retype: Retype, *, depth_left:
 
 
 def _word_json(found: re.Match[str]) -> str | None:
-    """JSON for a constant or a number; None for what is neither."""
+    """Return JSON for a constant or a number; None for anything else."""
     return number_json(found["number"]) if found["number"] else PYTHON_WORDS.get(found["constant"], found["constant"])
 
 
 def _string_json(text: str, pos: int) -> tuple[str | None, int]:
-    """JSON for the string whose opening quote stands at ``pos``, and where it ends; None for one that does not end."""
+    """Return JSON for the string whose opening quote is at ``pos`` (None if it does not end), and its end."""
     quote = text[pos]
     plain = _PLAIN[quote]
     pieces = ['"']
@@ -351,7 +357,7 @@ def _string_json(text: str, pos: int) -> tuple[str | None, int]:
 
 
 def _escape_json(text: str, pos: int) -> tuple[str, int]:
-    """JSON for the escape at ``pos``, and where it ends. One that is none is a backslash, as in Python."""
+    """Return JSON for the escape at ``pos``, and its end. An invalid escape is a backslash, as in Python."""
     found = _ESCAPE.match(text, pos)
     if found is None:
         return "\\\\", pos + 1
@@ -370,31 +376,34 @@ def _escape_json(text: str, pos: int) -> tuple[str, int]:
     return json_string(chr(code))[1:-1], end
 
 
-_MOST_LAYERS = 3
-"""How often a string in a string is read: each reading is one pass over the text."""
+_MAX_LAYERS = 3
+"""How many layers of strings in strings are read: each is one pass over the text."""
 _BRACKET_TYPES = {"{": "object", "[": "array", "(": "array"}
 _WORDS = {"true": "true", "false": "false", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 
 
 def coerce(text: str, schema: Any, root: Any) -> str:
-    """JSON for a text whose ``schema`` is a part of the schema ``root``. Never raises."""
+    """Return JSON for a text whose ``schema`` is a part of the schema ``root``. Never raises."""
     return typed(text, Expected((schema,), root))
 
 
 def decoded(json_text: str, schema: Any, root: Any) -> str:
-    """The object or array in a JSON string, where ``schema``, a part of ``root``, wants one and no string; else ``json_text``."""
+    """Return the object or array in a JSON string if ``schema``, a part of ``root``, wants that and no string.
+
+    Otherwise return ``json_text``.
+    """
     return decoded_to(json_text, Expected((schema,), root))
 
 
 def typed(text: str, expected: Expected) -> str:
-    """``coerce`` for what is known already: the first of the expected types that the text can be read as, else a string."""
+    """``coerce`` for known expectations: convert to the first expected type that fits, else to a string."""
     value = _read(text, expected, MAX_DEPTH, 0) if expected.types != {"string"} else None
     return json_string(text) if value is None else value
 
 
 def decoded_to(json_text: str, expected: Expected) -> str:
-    """``decoded`` for what is known already. What stands inside is not looked at: its types are the model's own."""
+    """``decoded`` for known expectations. The inside of the value is not converted: its types are the model's own."""
     text = _string_value(json_text.strip()) if "string" not in expected.types else None
     if text is None:
         return json_text
@@ -415,12 +424,12 @@ def _keep(_text: str, _part: Expected, _depth_left: int) -> None:
 
 
 def _read(text: str, expected: Expected, depth_left: int, layer: int) -> str | None:
-    """The ladder without its last rung; None where the text fits none of the types.
+    """Convert to the first expected type but string; return None if none fits.
 
-    ``depth_left``: how deep the value may be nested. ``layer``: how many strings it stands in.
+    ``depth_left``: how deeply the value may be nested. ``layer``: in how many strings it stands.
     """
     types, bare = expected.types, text.strip()
-    # Beside text, only what is JSON as it stands is taken for something else: 02134 may be a code, (1, 2) a remark.
+    # If text is allowed too, only valid JSON is taken for another type: 02134 may be a code, (1, 2) a remark.
     texts = "string" in types
     word = bare.lower() if len(bare) <= len("false") else ""
     if "null" in types and (word == "null" or (bare == "None" and not texts)):
@@ -435,27 +444,27 @@ def _read(text: str, expected: Expected, depth_left: int, layer: int) -> str | N
 
 
 def _read_container(bare: str, expected: Expected, depth_left: int, layer: int) -> str | None:
-    """An object or array, or the value in a JSON string that stands where no string should."""
+    """Convert an object or array, or the value in a JSON string that stands where no string should."""
     types = expected.types
     kind = _BRACKET_TYPES.get(bare[:1])
     if "string" in types:
         wanted = kind in types and bare[0] != "("
     else:
-        # An object in an array's place is wrong, but it is what was written: validation can report it.
+        # An object in place of an array is wrong, but kept: validation can report it.
         wanted = kind is not None and not types.isdisjoint(_BRACKET_TYPES.values())
-        if layer < _MOST_LAYERS and (inner := _string_value(bare)) is not None:
+        if layer < _MAX_LAYERS and (inner := _string_value(bare)) is not None:
             return _read(inner, expected, depth_left, layer + 1)
     if not wanted:
         return None
 
     def retype(text: str, part: Expected, left: int) -> str | None:
-        return _read(text, part, left, layer + 1) if layer < _MOST_LAYERS else None
+        return _read(text, part, left, layer + 1) if layer < _MAX_LAYERS else None
 
     return container_json(bare, expected, retype, depth_left=depth_left)
 
 
 def _string_value(bare: str) -> str | None:
-    """What a JSON string says; None for any other text."""
+    """Return the text of a JSON string; None for any other text."""
     if not bare.startswith('"'):
         return None
     try:

@@ -1,10 +1,10 @@
-"""One pass over JSON as models write it: valid JSON comes out as it went in, the rest comes out as valid JSON.
+"""Lenient streaming JSON reader: valid JSON is forwarded unchanged, anything else is repaired to valid JSON.
 
-``JsonReader`` reads one value at a time from a Source, by the character, in memory for the value's nesting only, and appends
-the text it makes to a list. Whatever stands where a value should be is read as the nearest JSON, and each such place is noted.
-Only the end of the text stops it (``Truncated``). A fence or a marker outside a string ends the value and closes what is open.
-While ``guarded``, which is until a call is committed, a fence line inside a string or comment raises ``NoMatch`` instead, so
-that no text is ever read twice by readers that gave up.
+``JsonReader`` reads one value at a time from a Source, by the character, using memory for the value's nesting only, and appends
+its JSON to a list. Anything in the place of a value is read as the nearest JSON, and each repair is recorded. Only the end of the
+text stops it (``Truncated``). A fence or a marker outside a string ends the value and closes open brackets. While ``guarded``,
+which is until a call is committed, a fence line inside a string or comment raises ``NoMatch`` instead, so that no text is read
+twice by readers that gave up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable
 
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard
 from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS
 from patchbay.formats.values.python_text import arithmetic_json, number_of
 from patchbay.formats.values.tool_names import ToolTypes
@@ -23,11 +23,11 @@ FIRST = "first value"
 KEY = "key"
 COLON = "colon"
 COMMA = "comma"
-"""What may be due."""
+"""States of ``Nesting.due``: what comes next."""
 
 
 class Nesting:
-    """The open brackets of one value. ``gap`` is the white space that the next token brings out."""
+    """The open brackets of one value. ``gap``: white space to write before the next token."""
 
     def __init__(self, sink: list[str], note: Callable[[str], None]) -> None:
         self.sink = sink
@@ -40,7 +40,7 @@ class Nesting:
 
     @property
     def depth(self) -> int:
-        """How many brackets are open."""
+        """Number of open brackets."""
         return len(self._closers)
 
     @property
@@ -50,11 +50,11 @@ class Nesting:
 
     @property
     def lacks_value(self) -> bool:
-        """True if a value is due that cannot be left out."""
+        """True if a value must follow."""
         return not self._comma and self.due in (VALUE, COLON)
 
-    def bring_out(self) -> None:
-        """A token follows: write the comma and the white space that stand before it."""
+    def write_gap(self) -> None:
+        """Write the comma and the white space that precede a token."""
         if self._comma:
             self.sink.append(",")
             self._comma = False
@@ -62,29 +62,29 @@ class Nesting:
         self.gap.clear()
 
     def open(self, char: str) -> None:
-        """An object or array begins."""
-        self.bring_out()
+        """Open an object or array."""
+        self.write_gap()
         self.sink.append(char)
         self._closers.append("}" if char == "{" else "]")
         self.due = KEY if char == "{" else FIRST
 
-    def value_read(self) -> None:
-        """A value is complete."""
+    def end_value(self) -> None:
+        """Complete a value."""
         self.due = COMMA
         self.complete = not self._closers
 
-    def takes(self, char: str) -> bool:
-        """Handle what stands between values; True where the character is used up, False where a key or a value begins with it."""
+    def consume(self, char: str) -> bool:
+        """Handle a character between values; return True if it is consumed, False if a key or a value begins with it."""
         if self.due == COMMA:
-            return self._between(char)
+            return self._consume_between(char)
         if self.due == COLON and char == ",":
-            self._fill()  # a key without a value
+            self._write_missing_value()  # a key without a value
             self.due = COMMA
-            return self._between(char)
+            return self._consume_between(char)
         if self.due == COLON:
             if char != ":":
                 self.note("missing_colon")
-            self.bring_out()
+            self.write_gap()
             self.sink.append(":")
             self.due = VALUE
             return char == ":"
@@ -93,7 +93,7 @@ class Nesting:
             return True
         return False
 
-    def _between(self, char: str) -> bool:
+    def _consume_between(self, char: str) -> bool:
         inside_array = self._closers[-1] == "]"
         if char == ";" or (char == ":" and inside_array):
             self.note("stray_character")
@@ -108,12 +108,12 @@ class Nesting:
         return char == ","
 
     def close(self, char: str) -> bool:
-        """A closing bracket; False where it is none of this value's and is left to be read by others."""
+        """Handle a closing bracket; return False if it does not belong to this value and is left to other readers."""
         if not self._closers:
-            self._fill()
+            self._write_missing_value()
             self.complete = True
             return False
-        self._fill()
+        self._write_missing_value()
         if self._comma:
             self.note("trailing_comma")
             self._comma = False
@@ -128,18 +128,18 @@ class Nesting:
         self.sink.extend(self.gap)
         self.gap.clear()
         self.sink.append(self._closers.pop())
-        self.value_read()
+        self.end_value()
         return True
 
     def end(self) -> None:
-        """The block around the value is over: what is due is null, what is open is closed."""
+        """End the value where its block ends: write null for a missing value, close what is open."""
         self.note("unclosed_bracket" if self._closers else "missing_value")
-        self._fill(quiet=True)
+        self._write_missing_value(quiet=True)
         self.sink.extend(reversed(self._closers))
         self.complete = True
 
-    def _fill(self, *, quiet: bool = False) -> None:
-        """Write null where a value is due and cannot be left out."""
+    def _write_missing_value(self, *, quiet: bool = False) -> None:
+        """Write null if a value must follow."""
         if not self.lacks_value:
             return
         if not quiet:
@@ -149,18 +149,18 @@ class Nesting:
 
 _DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
 _VALID = re.compile(r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+').fullmatch
-"""The inside of a string as JSON, with nothing to repair; possessive, so that no text is slow to fail."""
+"""The inside of a valid JSON string; possessive, so that no text is slow to fail."""
 _SINGLE = re.compile(r"""[^'"\\\x00-\x1f]+""")
 _TYPOGRAPHIC = re.compile(r"""[^“”„‘’"\\\x00-\x1f]+""")
-_CLOSING = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
-"""What ends a string, by what opens it."""
-QUOTES = frozenset(_CLOSING)
+_CLOSING_QUOTES = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
+"""Closing quotes, by opening quote."""
+QUOTES = frozenset(_CLOSING_QUOTES)
 _ESCAPES = frozenset('"\\/bfnrt')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _AFTER_STRING = frozenset(",:}]\n\r")
 
 
-def _nothing(_chunk: str) -> None:
+def _no_stop(_chunk: str) -> None:
     return None
 
 
@@ -168,8 +168,8 @@ class StringReader:
     """Reads strings from ``source``. ``note`` is called for each repair.
 
     ``guarded``: a fence line inside a string raises NoMatch instead of being part of it.
-    ``stops``: the markers that end the block around the value. A string may hold one, but only if it ends behind it without any
-    repair: else it ends before the marker, and the value is no JSON (``MalformedCall``). ``fenced``: so does a fence line.
+    ``stops``: markers that end the block around the value. A string may hold one, but only if it then ends without any repair;
+    otherwise it ends before the marker, and the value is broken (``MalformedCall``). ``fenced``: the same for a fence line.
     """
 
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
@@ -178,36 +178,36 @@ class StringReader:
         self.guarded = False
         self.fenced = False
         self._stops: MarkerSet | None = None
-        self._begins_stop: Callable[[str], object] = _nothing
-        self._clear = (0, 0)
-        """From where up to where no stop begins."""
+        self._begins_stop: Callable[[str], object] = _no_stop
+        self._stop_free_range = (0, 0)
+        """Range of offsets in which no stop begins."""
 
     @property
     def stops(self) -> MarkerSet | None:
-        """The markers that end the block around the value."""
+        """Markers that end the block around the value."""
         return self._stops
 
     @stops.setter
     def stops(self, stops: MarkerSet | None) -> None:
         self._stops = stops
-        self._begins_stop = _nothing if stops is None else stops.first_in
-        self._clear = (0, 0)
+        self._begins_stop = _no_stop if stops is None else stops.first_in
+        self._stop_free_range = (0, 0)
 
     def text(self) -> Steps[str]:
-        """Read a string and return what it says, not its JSON."""
+        """Read a string and return its text, not its JSON."""
         sink: list[str] = []
-        yield from self.string(sink, live=False)
+        yield from self.string(sink, streamed=False)
         return str(json.loads("".join(sink)))
 
-    def string(self, sink: list[str], *, live: bool = True) -> Steps[None]:
-        """Read a string in single or double quotes; raises Truncated.
+    def string(self, sink: list[str], *, streamed: bool = True) -> Steps[None]:
+        """Read a string in any kind of quotes; raises Truncated.
 
-        ``live``: ``sink`` may be a call's, and grow by other means.
+        ``streamed``: ``sink`` may be a call's, so chunks may take the fast path.
         """
         source = self.source
         quote = source.buf[source.pos]
         plain = _DOUBLE if quote == '"' else _SINGLE if quote == "'" else _TYPOGRAPHIC
-        closing = _CLOSING[quote]
+        closing = _CLOSING_QUOTES[quote]
         source.pos += 1
         if quote == "'":
             self.note("single_quotes")
@@ -237,10 +237,10 @@ class StringReader:
             if source.pos >= len(source.buf):
                 if source.ended:
                     break
-                if quote == '"' and live and held is None:
-                    source.live = self._passes
+                if quote == '"' and streamed and held is None:
+                    source.fast_argument = self._fast_chunk
                 yield
-                source.live = None
+                source.fast_argument = None
                 continue
             char = source.buf[source.pos]
             if char in closing:
@@ -276,18 +276,18 @@ class StringReader:
         source.rewind_to(stop)
         raise MalformedCall
 
-    def _passes(self, chunk: str) -> str | None:
+    def _fast_chunk(self, chunk: str) -> str | None:
         return chunk if _VALID(chunk) and self._begins_stop(chunk) is None else None
 
     def _before_stop(self, end: int) -> int:
-        """How far before ``end`` there surely is no stop."""
+        """Return up to where, at most ``end``, there surely is no stop."""
         if self._stops is None:
             return end
         source = self.source
-        begin, clear = self._clear
+        begin, clear = self._stop_free_range
         if not begin <= source.offset < clear:
             clear = self._stops.next(source, source.pos)[0] + source.base
-            self._clear = (source.offset, clear)
+            self._stop_free_range = (source.offset, clear)
         return min(end, clear - source.base)
 
     def _at_stop(self) -> Steps[bool]:
@@ -304,7 +304,7 @@ class StringReader:
             yield
 
     def _is_triple(self, quote: str) -> Steps[bool]:
-        """True if two more quotes follow the one that was read: no JSON begins so, Python's long strings do."""
+        """True if two more quotes follow the one that was read, as in Python's long strings."""
         source = self.source
         while not source.ended:
             if not quote.startswith(source.buf[source.pos : source.pos + 1]):
@@ -348,7 +348,7 @@ class StringReader:
         sink.append(_CONTROL.get(char) or f"\\u{ord(char):04x}")
 
     def _closes(self) -> Steps[bool]:
-        """True if the quote at ``pos`` ends its string: a word or a number cannot follow one, so before those it does not."""
+        """True if the quote at ``pos`` ends its string: it does not if a word or a number follows."""
         source = self.source
         ahead = source.pos + 1
         while True:
@@ -386,7 +386,7 @@ class StringReader:
                 source.pos = len(source.buf)
                 raise Truncated
         self.note("invalid_escape")
-        # \_ and \' are escapes that other languages know; before anything else the backslash was meant.
+        # \_ and \' are escapes in other languages; before anything else the backslash is literal.
         if char in "_'":
             source.pos += 2
             sink.append(char)
@@ -396,7 +396,7 @@ class StringReader:
 
 
 _BLANK = frozenset(" \t\r\n>/")
-"""What white space and comments may begin with."""
+"""First characters of white space and comments."""
 _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
 _BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
@@ -412,20 +412,20 @@ _ENDS = FENCES | frozenset("<[")
 
 
 class JsonReader(StringReader):
-    """Reads values from ``source``. ``ends``: markers that end a value like a fence does, where they stand outside its strings.
+    """Reads values from ``source``. ``ends``: markers that, like a fence, end a value where they stand outside its strings.
 
-    ``quoted`` says that the text is a blockquote: ``>`` counts as white space.
+    ``in_blockquote``: the text is a blockquote, so ``>`` counts as white space.
     """
 
     def __init__(self, source: Source, note: Callable[[str], None], ends: MarkerSet | None = None) -> None:
         super().__init__(source, note)
-        self.quoted = False
+        self.in_blockquote = False
         self._ends = ends
 
     def space(self, sink: list[str] | None = None, *, comments: bool = True) -> Steps[str]:
-        """Read white space and comments; the next character, or "" at the end. White space goes to ``sink``, comments do not."""
+        """Read white space and comments; return the next character, "" at the end. White space is appended to ``sink``."""
         source = self.source
-        pattern = _QUOTED_SPACE if self.quoted else _SPACE
+        pattern = _QUOTED_SPACE if self.in_blockquote else _SPACE
         while True:
             if source.pos >= len(source.buf):
                 if source.ended:
@@ -437,7 +437,7 @@ class JsonReader(StringReader):
                 return char
             if (found := pattern.match(source.buf, source.pos)) is not None:
                 if sink is not None:
-                    sink.append(found.group().replace(">", "") if self.quoted else found.group())
+                    sink.append(found.group().replace(">", "") if self.in_blockquote else found.group())
                 source.pos = found.end()
             elif char != "/" or not comments or not (yield from self._comment()):
                 return char
@@ -467,14 +467,14 @@ class JsonReader(StringReader):
         return True
 
     def value(self, sink: list[str], types: ToolTypes | None = None) -> Steps[None]:
-        """Read one value, appending its JSON text to ``sink``; raises Truncated at the end of the text.
+        """Read one value, appending its JSON to ``sink``; raises Truncated at the end of the text.
 
-        Where the block around it has an end that is known (``stops``, ``fenced``), raises MalformedCall for what cannot be put
-        right without inventing something: a string, a key or a value that is missing or breaks off, a word where a member
-        should be.
+        If the end of the block around it is known (``stops``, ``fenced``), raises MalformedCall for what can only be repaired by
+        inventing
+        something: a string, a key or a value that is missing or breaks off, a word in place of a member.
 
-        ``types``: the value is the arguments of such a tool, and members whose schema wants a list or an object may be strings
-        that hold one.
+        ``types``: the value is the arguments of such a tool; members whose schema wants a list or an object may be strings that
+        hold one.
         """
         source = self.source
         nesting = Nesting(sink, self.note)
@@ -482,7 +482,7 @@ class JsonReader(StringReader):
         word = False
         tuples: set[int] = set()  # the depths whose open bracket is a parenthesis
         while not nesting.complete:
-            # Without the generator where there is no white space: a value has many tokens.
+            # Skip the generator where there is no white space: a value has many tokens.
             if source.pos >= len(source.buf) or (char := source.buf[source.pos]) in _BLANK:
                 char = yield from self.space(nesting.gap)
                 if not char:
@@ -496,10 +496,10 @@ class JsonReader(StringReader):
                 nesting.end()
             elif char in "}])":
                 source.pos += nesting.close("]" if char == ")" else char)
-            elif nesting.takes(char):
+            elif nesting.consume(char):
                 source.pos += 1
             elif nesting.due == KEY:
-                nesting.bring_out()
+                nesting.write_gap()
                 word = char not in QUOTES
                 if types is not None and nesting.depth == 1:
                     member = yield from self._member_key(sink)
@@ -514,27 +514,27 @@ class JsonReader(StringReader):
                     self.note("tuple")
                     tuples.add(nesting.depth)
             else:
-                nesting.bring_out()
+                nesting.write_gap()
                 if char not in QUOTES:
                     yield from self._word(sink, in_tuple=nesting.depth in tuples)
                 elif types is not None and nesting.depth == 1 and member in types.unquoted:
                     yield from self._member_string(sink, member, types)
                 else:
                     yield from self.string(sink)
-                nesting.value_read()
+                nesting.end_value()
 
     def _member_key(self, sink: list[str]) -> Steps[str]:
-        """Read a key; what it says."""
+        """Read a key; return its text."""
         written: list[str] = []
-        yield from self.key(written, live=False)
+        yield from self.key(written, streamed=False)
         text = "".join(written)
         sink.append(text)
         return str(json.loads(text))
 
     def _member_string(self, sink: list[str], member: str, types: ToolTypes) -> Steps[None]:
-        """Read a string that may stand for the list or object in it."""
+        """Read a string that may hold the list or object that the schema wants."""
         written: list[str] = []
-        yield from self.string(written, live=False)
+        yield from self.string(written, streamed=False)
         text = "".join(written)
         value = types.decoded(member, text)
         if value != text:
@@ -543,11 +543,11 @@ class JsonReader(StringReader):
 
     @property
     def bounded(self) -> bool:
-        """The end of the block around the value is known."""
+        """True if the end of the block around the value is known."""
         return self.fenced or self.stops is not None
 
     def breaks_off(self) -> Steps[bool]:
-        """Read the value at ``pos``; True if it is broken up to the end of its block."""
+        """Read the value at ``pos``; return True if it is broken up to the end of its block."""
         try:
             yield from self.value([])
         except MalformedCall:
@@ -559,13 +559,13 @@ class JsonReader(StringReader):
     def skip_to_end(self) -> Steps[None]:
         """Read up to the next marker, or to the end of the text."""
         if self._ends is not None:
-            yield from self.source.read_to(self._ends, len)
+            yield from self.source.read_to(self._ends, discard)
 
     def _may_end(self, char: str) -> bool:
         return char in _ENDS or (self.stops is not None and char in self.stops.first)
 
     def at_end(self) -> Steps[bool]:
-        """True if a fence or a marker stands at ``pos``: the value is over, whatever is still open."""
+        """True if a fence or a marker stands at ``pos``, which ends the value even if brackets are open."""
         if self.source.buf[self.source.pos] in FENCES:
             return (yield from self.at_fence())
         if self._ends is not None and (yield from self._ends.at(self.source)):
@@ -576,21 +576,21 @@ class JsonReader(StringReader):
         """True if three fence characters stand at ``pos``."""
         return (yield from self.source.ahead(3)) in ("```", "~~~")
 
-    def key(self, sink: list[str], *, live: bool = True) -> Steps[None]:
-        """Read a key: a string in any quotes, or a bare word. ``live`` as in ``string``."""
+    def key(self, sink: list[str], *, streamed: bool = True) -> Steps[None]:
+        """Read a key: a string in any quotes, or a bare word. ``streamed`` as in ``string``."""
         char = yield from self.space()
         if char in QUOTES:
-            yield from self.string(sink, live=live)
+            yield from self.string(sink, streamed=streamed)
             return
-        word = yield from self._run(_BARE)
+        word = yield from self._read_run(_BARE)
         if not word:
             word = self.source.buf[self.source.pos]
             self.source.pos += 1
         self.note("unquoted_key")
         sink.append(json.dumps(word))
 
-    def _run(self, pattern: re.Pattern[str]) -> Steps[str]:
-        """Read what matches, and angle brackets that begin no marker."""
+    def _read_run(self, pattern: re.Pattern[str]) -> Steps[str]:
+        """Read a run that matches ``pattern``, including angle brackets that begin no marker."""
         source = self.source
         parts: list[str] = []
         while True:
@@ -610,8 +610,8 @@ class JsonReader(StringReader):
 
     def _word(self, sink: list[str], *, in_tuple: bool) -> Steps[None]:
         """Read a number, a constant, or bare text, which becomes a string."""
-        word = yield from self._run(_IN_TUPLE if in_tuple else _BARE)
-        self._expect_more()
+        word = yield from self._read_run(_IN_TUPLE if in_tuple else _BARE)
+        self._raise_if_at_end()
         operand = False
         if word in JSON_WORDS or JSON_NUMBER.fullmatch(word):
             following = self.source.buf[self.source.pos]
@@ -628,15 +628,15 @@ class JsonReader(StringReader):
             self.note("foreign_number")
             sink.append(number)
             return
-        rest = yield from self._run(_IN_TUPLE_VALUE if in_tuple else _BARE_VALUE)
-        self._expect_more()
+        rest = yield from self._read_run(_IN_TUPLE_VALUE if in_tuple else _BARE_VALUE)
+        self._raise_if_at_end()
         parts, brackets = [word, rest], 0
         while (brackets := brackets + parts[-1].count("(") - parts[-1].count(")")) > 0 and not in_tuple:
-            bracket = yield from self._run(_INDEX)
+            bracket = yield from self._read_run(_INDEX)
             if not bracket:
                 break
-            parts.append(bracket + (yield from self._run(_BARE_VALUE)))
-            self._expect_more()
+            parts.append(bracket + (yield from self._read_run(_BARE_VALUE)))
+            self._raise_if_at_end()
         text = "".join(parts).strip()
         if not text:
             text = self.source.buf[self.source.pos : self.source.pos + 1]
@@ -656,7 +656,7 @@ class JsonReader(StringReader):
                 return _OPERATOR.match(source.buf, source.pos) is not None
             yield
 
-    def _expect_more(self) -> None:
-        """Raise Truncated where the text ends: a number may have had more digits to come, and a word more letters."""
+    def _raise_if_at_end(self) -> None:
+        """Raise Truncated at the end of the text: the number may have had more digits, the word more letters."""
         if self.source.ended and self.source.pos >= len(self.source.buf):
             raise Truncated

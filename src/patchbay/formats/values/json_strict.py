@@ -1,4 +1,4 @@
-"""JSON as text, strictly: numbers, words, strings, values whose numbers stay as they were written, readers without NaN."""
+"""Strict JSON as text: numbers, words, strings, values with numbers as they were written, readers without NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 
 def no_constant(name: str) -> NoReturn:
-    """Refuse what Python would read and JSON does not know: NaN, Infinity."""
+    """Reject the constants that Python reads although JSON lacks them: NaN, Infinity."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -17,46 +17,46 @@ JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++
 JSON_INTEGER = re.compile(r"-?[0-9]++")
 JSON_WORDS = frozenset({"true", "false", "null"})
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""Python's words for JSON's."""
+"""Python's constants, in JSON."""
 
 json_string = json.JSONEncoder(ensure_ascii=False).encode
-"""A text as JSON: a string, with nothing escaped that need not be."""
+"""Encode a text as a JSON string, with no needless escapes."""
 strict_json: Callable[[str], object] = json.JSONDecoder(parse_constant=no_constant, parse_int=str).decode
-"""The value of a JSON text, its integers as they are written; raises ValueError, RecursionError."""
+"""Decode a JSON text, integers as their text; raises ValueError, RecursionError."""
 
 
 def escaped(text: str) -> str:
-    """The inside of the JSON string for ``text``."""
+    """Return the inside of the JSON string for ``text``."""
     return json_string(text)[1:-1]
 
 
 def json_text(text: str) -> str:
-    """A JSON string that can be encoded: half a surrogate pair stays an escape."""
+    """Return a JSON string that can be encoded as UTF-8: lone surrogates are escaped."""
     return json.dumps(text, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in text))
 
 
-class _Digits(float):
-    """A number that remembers how it was written."""
+class _FloatWithText(float):
+    """A float that keeps its original text."""
 
     text: str
 
 
-def _digits(text: str) -> _Digits:
-    number = _Digits(text)
+def _float_with_text(text: str) -> _FloatWithText:
+    number = _FloatWithText(text)
     number.text = text
     return number
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError, also where it is nested too deep."""
+    """Decode a JSON text. Raises ValueError, also if it is nested too deeply."""
     try:
-        return json.loads(text, parse_float=_digits, parse_constant=no_constant)
+        return json.loads(text, parse_float=_float_with_text, parse_constant=no_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
 
 def as_json(value: Any) -> str:
-    """A value of ``read_json`` as JSON text. Raises ValueError where it is nested too deep."""
+    """Encode a value from ``read_json``. Raises ValueError if it is nested too deeply."""
     try:
         return _as_json(value)
     except RecursionError:
@@ -70,4 +70,4 @@ def _as_json(value: Any) -> str:
         return "[" + ", ".join(map(_as_json, value)) + "]"
     if isinstance(value, str):
         return json_text(value)
-    return value.text if isinstance(value, _Digits) else json.dumps(value)
+    return value.text if isinstance(value, _FloatWithText) else json.dumps(value)

@@ -1,9 +1,9 @@
-"""One pass over Python as models write it: the arguments of a call, and values, to JSON.
+"""Lenient streaming reader for Python call arguments and values, to JSON.
 
-``PythonReader`` reads by the character, with a stack of its own for what is nested. What is a Python literal becomes JSON;
-what is not (a name, a call, words without quotes) is kept as it is written, for the schema to type (``arguments_json``). Where
-text can be no arguments it raises ``NoMatch`` with ``pos`` at the place where that showed; where the text ends too early,
-``Truncated``. The source must be marked at or before the place where reading begins: values are taken from the text kept.
+``PythonReader`` reads by the character, with its own stack for nesting. A Python literal becomes JSON; anything else (a name, a
+call, words without quotes) is kept as it is written, to be typed by the schema (``arguments_json``). It raises ``NoMatch``, with
+``pos`` at the offending position, if the text cannot be arguments, and ``Truncated`` if it ends too early. The source must be
+marked at or before the start: values are taken from the text kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 
-from patchbay.formats.source import LINE_END, NoMatch, Steps, Truncated
+from patchbay.formats.source import LINE_END, NoMatch, Steps, Truncated, discard
 from patchbay.formats.values.coerce import MAX_DEPTH
 from patchbay.formats.values.json_strict import json_text
 from patchbay.formats.values.python_text import (
@@ -25,7 +25,7 @@ from patchbay.formats.values.python_text import (
     constant_json,
     number_of,
 )
-from patchbay.formats.values.python_values import NULL, PythonArguments, PythonValue, array_of, as_key, object_of, plain
+from patchbay.formats.values.python_values import NULL, PythonArguments, PythonValue, array_of, as_key, object_of, unescaped
 
 ITEM = Place()
 KEY = Place(ends=ITEM.ends | {":", "="}, is_key=True)
@@ -33,7 +33,7 @@ KEY = Place(ends=ITEM.ends | {":", "="}, is_key=True)
 
 @dataclass(slots=True)
 class OpenBracket:
-    """An open bracket. ``opener``: the bracket, with the name of a constructor before it (``dict(``). ``begin``: its place."""
+    """An open bracket. ``opener``: the bracket, with the name of a constructor before it (``dict(``). ``begin``: its offset."""
 
     opener: str
     begin: int
@@ -44,16 +44,16 @@ class OpenBracket:
 
     @property
     def closer(self) -> str:
-        """The bracket that closes it."""
+        """The matching bracket."""
         return {"[": "]", "(": ")", "{": "}"}[self.opener[-1]]
 
     @property
     def place(self) -> Place:
-        """Where the next value stands."""
+        """Syntactic position of the next value."""
         return KEY if self.key is None and self.opener in ("{", "dict(") else ITEM
 
     def add(self, value: PythonValue) -> None:
-        """A value is complete."""
+        """Add a complete value."""
         if self.key is None:
             self.items.append(value)
         else:
@@ -61,7 +61,7 @@ class OpenBracket:
             self.key = None
 
     def value(self) -> PythonValue:
-        """What the brackets hold."""
+        """Return the value of the brackets."""
         items, fields = self.items, self.fields
         if self.opener == "{" and fields:
             return object_of({**fields, **{key: NULL for key in map(as_key, items) if key not in fields}})
@@ -71,7 +71,7 @@ class OpenBracket:
             return replace(items[0], text="")
         if self.opener in "([{" or not items:
             return array_of(items)
-        # a constructor around one value that says the same by itself; any other is an expression
+        # a constructor around one value of the same type; any other is an expression
         json_start = (items[0].json or "")[:1]
         is_same = len(items) == 1 and not fields and json_start == ("{" if self.opener == "dict(" else "[")
         return replace(items[0], text="") if is_same else PythonValue(None)
@@ -83,14 +83,14 @@ LINE = Place(ends=KEY.ends, is_line=True)
 _WORD_RUN = re.compile(r"\w+")
 _SPACE = re.compile(r"[ \t\r]+")
 _LISTED_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?)[,)\]}]")
-"""The usual item of a list: a fast path with the same result."""
+"""Fast path for the usual item of a list, with the same result."""
 _CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 _AFTER_BACKSLASH = frozenset("\n\r()[]{}")
 _MAX_WORDS = 64
-_KEPT_DEPTH = 16
-_KEPT_LENGTH = 2000
-_GOES_ON = frozenset("+-*/%|&<>=.?:\"'([{")
-_JOINING = frozenset({"if", "else", "for", "and", "or", "in", "is", "not"})
+_MAX_KEPT_DEPTH = 16
+_MAX_KEPT_LENGTH = 2000
+_CONTINUES_VALUE = frozenset("+-*/%|&<>=.?:\"'([{")
+_CONTINUING_WORDS = frozenset({"if", "else", "for", "and", "or", "in", "is", "not"})
 _BEFORE_WORD = frozenset({"lambda", "not", "await", "new"})
 
 
@@ -109,7 +109,7 @@ class PythonBare(PythonStrings):
         return self.stops is not None and bool((yield from self.stops.at(self.source)))
 
     def space(self) -> Steps[str]:
-        """Read white space, comments, and backslashes before a line's end or a bracket (Markdown's); the next character or ""."""
+        """Read white space, comments, and Markdown's backslashes before a line's end or a bracket; return the next character."""
         source = self.source
         while True:
             found = BLANKS.match(source.buf, source.pos)
@@ -124,15 +124,16 @@ class PythonBare(PythonStrings):
                 return char
 
     def comment(self) -> Steps[None]:
-        """Read to the end of the line."""
+        """Read a comment to the end of the line."""
         self.note("comment")
-        yield from self.source.read_to(LINE_END, len)
+        yield from self.source.read_to(LINE_END, discard)
 
     def bare(self, begin: int, place: Place, depth: int, *, colon: bool = False) -> Steps[PythonValue]:
-        """Read a value that has begun at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
+        """Read a value that began at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
 
-        ``colon``: the arguments are written ``name: value``. Inside brackets, text that goes on behind a value is kept only
-        where it is short: else nested brackets would be copied again and again.
+        ``colon``: the arguments are written ``name: value``. Inside brackets, an expression that begins with a value is kept only
+        if it is
+        short: otherwise nested brackets would be copied again and again.
         """
         source = self.source
         fresh = begin == source.offset
@@ -140,7 +141,7 @@ class PythonBare(PythonStrings):
             source.pos = found.end(1)
             return PythonValue(found.group(1), found.group(1))
         end = yield from _BareText(self, place, depth, colon=colon, fresh=fresh).read()
-        if depth and not fresh and (depth > _KEPT_DEPTH or end - begin > _KEPT_LENGTH):
+        if depth and not fresh and (depth > _MAX_KEPT_DEPTH or end - begin > _MAX_KEPT_LENGTH):
             return PythonValue(None)
         text = source.since(begin)[: end - begin].rstrip()
         if not text:
@@ -172,11 +173,11 @@ class PythonBare(PythonStrings):
         char = yield from self.source.char(at)
         if not char or char in ")]}#*,'\"`<\\ \t\r\n":
             return True
-        return (yield from self.named(at, ":=" if colon else "="))
+        return (yield from self.argument_name_at(at, ":=" if colon else "="))
 
 
 class _BareText:
-    """One reading of unquoted text."""
+    """Reads one unquoted text."""
 
     def __init__(self, text: PythonBare, place: Place, depth: int, *, colon: bool, fresh: bool) -> None:
         self.text = text
@@ -192,7 +193,7 @@ class _BareText:
         self._count = 0
 
     def read(self) -> Steps[int]:
-        """Read to where the text ends; the place behind its last character, comments at its end left out."""
+        """Read to the end of the text; return the offset behind its last character, without comments at its end."""
         source = self.source
         end = source.offset
         while True:
@@ -235,13 +236,13 @@ class _BareText:
 
     def _argument_follows(self) -> Steps[bool]:
         """True if the word at ``pos``, behind another word, is the next argument's name."""
-        if not self.place.in_call or not (yield from self.text.named(0, ":=" if self.colon else "=")):
+        if not self.place.in_call or not (yield from self.text.argument_name_at(0, ":=" if self.colon else "=")):
             return False
         self.text.note("missing_comma")
         return True
 
     def _word(self, char: str) -> None:
-        """Read a word, or what is there of it; raises NoMatch where it shows that the text is prose."""
+        """Read a word, or its part that has arrived; raises NoMatch if it shows that the text is prose."""
         if _is_word(self._last) and not self._blank:
             self._last = (self._last + self._run(_WORD_RUN))[:8]
             return
@@ -256,7 +257,7 @@ class _BareText:
         """Read a bracket, a string, or any other character."""
         source = self.source
         if char in "'\"" and self._opens_string():
-            yield from self.text.piece([], char, KEY if self._closers else self.place)
+            yield from self.text.read_string([], char, KEY if self._closers else self.place)
             self._last = ")"
             return
         source.pos += 1
@@ -270,16 +271,16 @@ class _BareText:
                 pass
 
     def _opens_string(self) -> bool:
-        """True if a quote opens a string: behind a word it is an apostrophe or a sign for inches, unless the word is a prefix.
+        """True if a quote opens a string: behind a word it is an apostrophe or an inch sign, unless the word is a prefix.
 
-        Behind a backslash it stands for itself.
+        Behind a backslash it is literal.
         """
         if self._last == "\\" and not self._blank:
             return False
         return self._blank or not _is_word(self._last) or self._last.lower() in ("r", "b", "f", "u", "rb", "br", "rf", "fr")
 
     def _ends(self, char: str) -> Steps[bool]:
-        """True if the text is over, outside of its own brackets, before ``char``."""
+        """True if the text ends, outside of its own brackets, before ``char``."""
         place = self.place
         if char in ")]}":
             return True
@@ -292,23 +293,23 @@ class _BareText:
         return char in "`~<[" and (yield from self.text.at_end())
 
     def _line_ends(self) -> Steps[bool]:
-        """True if the text is over at the newline at ``pos`` because another argument follows; NoMatch where prose does."""
+        """True if the text ends at the newline at ``pos`` because another argument follows; NoMatch if prose does."""
         text = self.text
         start = yield from self.source.run(0, BLANKS)
         char = yield from self.source.char(start)
-        if not char or char in ")]},#`~" or char in _GOES_ON or not (_is_word(self._last) or self._last in ")]}'\""):
+        if not char or char in ")]},#`~" or char in _CONTINUES_VALUE or not (_is_word(self._last) or self._last in ")]}'\""):
             return False
-        if self.place.in_call and (yield from text.named(start, ":=" if self.colon else "=")):
+        if self.place.in_call and (yield from text.argument_name_at(start, ":=" if self.colon else "=")):
             text.note("missing_comma")
             return True
         end = yield from self.source.run(start, NAME)
-        if self.source.buf[self.source.pos + start : self.source.pos + end] in _JOINING:
+        if self.source.buf[self.source.pos + start : self.source.pos + end] in _CONTINUING_WORDS:
             return False
         raise NoMatch
 
 
 def _is_word(text: str) -> bool:
-    """True if a text begins as a word does."""
+    """True if a text begins like a word."""
     return text[:1].isalnum() or text[:1] == "_"
 
 
@@ -326,7 +327,7 @@ class PythonReader(PythonBare):
     def arguments(self) -> Steps[PythonArguments]:
         """Read from the opening parenthesis at ``pos`` to behind the closing one; raises NoMatch, Truncated.
 
-        A fence, a marker or a bracket of what is around the call ends the arguments as well, and is left to be read.
+        A fence, a marker or a bracket that belongs to the text around the call also ends the arguments, and is left to be read.
         """
         source = self.source
         source.pos += 1
@@ -364,12 +365,12 @@ class PythonReader(PythonBare):
         return (yield from self._value(LINE))
 
     def _is_stray(self) -> Steps[bool]:
-        """True if the arguments go on behind the bracket at ``pos``, which closes nothing."""
+        """True if the arguments continue behind the bracket at ``pos``, which closes nothing."""
         after = yield from self.source.run(1, BLANKS)
         char = yield from self.source.char(after)
         if char == ",":
             after = yield from self.source.run(after + 1, BLANKS)
-            return (yield from self.named(after))
+            return (yield from self.argument_name_at(after))
         return char == ")"
 
     def _argument(self, arguments: PythonArguments, char: str) -> Steps[None]:
@@ -401,7 +402,7 @@ class PythonReader(PythonBare):
         colon = separator == ":"
         if colon:
             self.note("foreign_separator")
-        # a number sign directly behind the separator is the value's own (a colour), no comment
+        # a number sign directly behind the separator belongs to the value (a colour) and is not a comment
         while (yield from source.peek()) in (" ", "\t"):
             source.pos += 1
         if (yield from source.peek()) != "#" or (yield from self.source.char(1)) in (" ", "#", "\n"):
@@ -412,7 +413,7 @@ class PythonReader(PythonBare):
         arguments.keywords[name] = value
 
     def _name(self, char: str) -> Steps[tuple[str, str]]:
-        """Read a name and its separator; the separator is "" and nothing is read where another kind of argument stands."""
+        """Read a name and its separator; return "" for both, with nothing read, if another kind of argument follows."""
         if not (char.isalpha() or char in "_\\"):
             return "", ""
         source = self.source
@@ -435,15 +436,15 @@ class PythonReader(PythonBare):
         while True:
             value, begin = yield from self._first_part(stack, place, colon=colon)
             while value is not None:
-                value, end = yield from self._whole(value, begin, stack, place, colon=colon)
+                value, end = yield from self._complete(value, begin, stack, place, colon=colon)
                 if not stack:
                     return value if value.text else replace(value, text=source.since(start)[: end - start])
-                value, begin = yield from self._put(stack, value, begin, end)
+                value, begin = yield from self._add_to_stack(stack, value, begin, end)
 
     def _first_part(self, stack: list[OpenBracket], place: Place, *, colon: bool) -> Steps[tuple[PythonValue | None, int]]:
-        """Read up to the end of a string, of unquoted text, or of the last value in brackets: that and where it began.
+        """Read a string, an unquoted text, or the end of an open bracket; return the value and its offset.
 
-        None where a bracket was opened, or a comma stood in a value's place.
+        Return None if a bracket was opened, or a comma stood in place of a value.
         """
         source = self.source
         char = (yield from self.space()) if stack else (yield from source.peek())
@@ -475,7 +476,7 @@ class PythonReader(PythonBare):
         return (yield from self.bare(begin, where, len(stack), colon=colon)), begin
 
     def _bracket(self, char: str) -> Steps[str]:
-        """The bracket at ``pos``, or a constructor's name and its parenthesis; "" where there is none."""
+        """Return the bracket at ``pos``, or a constructor's name and its parenthesis; "" if there is none."""
         if char in "[({":
             return char
         if char in "dlts":
@@ -486,11 +487,11 @@ class PythonReader(PythonBare):
         return ""
 
     def _strings(self, opener: str, place: Place) -> Steps[PythonValue]:
-        """Read a string and those that are joined to it, by standing next to it or by a plus sign."""
+        """Read a string and those joined to it, by adjacency or a plus sign."""
         source = self.source
         sink = ['"']
         while opener:
-            yield from self.piece(sink, opener, place)
+            yield from self.read_string(sink, opener, place)
             if place is LINE:
                 break
             if (yield from self.space()) == "+":
@@ -500,12 +501,12 @@ class PythonReader(PythonBare):
         sink.append('"')
         return PythonValue("".join(sink))
 
-    def _whole(
+    def _complete(
         self, value: PythonValue, begin: int, stack: list[OpenBracket], place: Place, *, colon: bool
     ) -> Steps[tuple[PythonValue, int]]:
-        """The value that began at ``begin`` with all that belongs to it, and the place behind it.
+        """Return the complete value that began at ``begin``, and its end.
 
-        What does not end a value goes on with it: then it was the beginning of an expression.
+        If what follows does not end a value, the value was only the beginning of an expression, which is read too.
         """
         source = self.source
         end = source.offset
@@ -521,22 +522,24 @@ class PythonReader(PythonBare):
             following = yield from self.source.char(after)
             if following.isalpha() and not (yield from self.argument_follows(1, colon=colon)):
                 rest = yield from self.bare(source.offset, where, 0, colon=colon)
-                joined = str(json.loads(value.json or "")) + plain(rest.text)
+                joined = str(json.loads(value.json or "")) + unescaped(rest.text)
                 return PythonValue(json_text(joined)), source.offset
-        elif not (yield from self._is_over(char, where, is_string=is_string)):
+        elif not (yield from self._ends_value(char, where, is_string=is_string)):
             value = yield from self.bare(begin, where, len(stack), colon=colon)
         return value, end
 
-    def _is_over(self, char: str, place: Place, *, is_string: bool) -> Steps[bool]:
-        """True if ``char``, which is next behind a value, ends it."""
+    def _ends_value(self, char: str, place: Place, *, is_string: bool) -> Steps[bool]:
+        """True if ``char``, which follows a value, ends it."""
         if char in ",)]}":
             return True
         if char in ":=" and (place.is_key or (place is POSITION and is_string)):
             return char == ":" or (yield from self.source.char(1)) != "="
-        return (yield from self.at_end()) or (place.in_call and (yield from self.named(0, ":=")))
+        return (yield from self.at_end()) or (place.in_call and (yield from self.argument_name_at(0, ":=")))
 
-    def _put(self, stack: list[OpenBracket], value: PythonValue, begin: int, end: int) -> Steps[tuple[PythonValue | None, int]]:
-        """Put a complete value into the brackets around it; what these hold and where they began if they close, else None."""
+    def _add_to_stack(
+        self, stack: list[OpenBracket], value: PythonValue, begin: int, end: int
+    ) -> Steps[tuple[PythonValue | None, int]]:
+        """Add a complete value to the brackets around it; if these close, return their value and offset, else None."""
         source, frame = self.source, stack[-1]
         char = source.buf[source.pos]
         if char in ":=" and frame.place.is_key:
@@ -554,7 +557,7 @@ class PythonReader(PythonBare):
         return None, 0
 
     def _close(self, stack: list[OpenBracket], char: str) -> tuple[PythonValue, int]:
-        """Close the brackets that ``char`` closes: all if it belongs to what is around the value, one if it is mistaken."""
+        """Close the brackets that ``char`` closes: all if it belongs to the text around the value, one if it is a mistake."""
         place = next((place for place, frame in enumerate(reversed(stack)) if frame.closer == char), -1)
         count = place + 1 or (1 if char in "]}" else len(stack))
         if place != 0:

@@ -1,4 +1,4 @@
-"""Python's strings and numbers as models write them, to JSON text."""
+"""Python's strings and numbers, as models write them, to JSON."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ARITHMETIC = re.compile(
 )
 """Numbers, constants and operators; possessive, so that no text is matched in more than one way."""
 _CONSTANTS = {**PYTHON_WORDS, **{word: word for word in JSON_WORDS}}
-_NUMBER_ROOM = 64
-_EXPRESSION_ROOM = 200
-_MOST_BITS = 4096
+_MAX_NUMBER = 64
+_MAX_EXPRESSION = 200
+_MAX_BITS = 4096
 
 Number = int | float
 
 
 def constant_json(text: str) -> str | None:
-    """JSON for Python's and JSON's constants, or None."""
+    """Return JSON for Python's and JSON's constants, or None."""
     return _CONSTANTS.get(text)
 
 
 def number_of(text: str) -> str | None:
-    """JSON for a number that Python reads (``1_000``, ``.5``, ``0x1f``, ``+5``), or None. What is JSON already stays as it is."""
+    """Return JSON for a number that Python reads (``1_000``, ``.5``, ``0x1f``, ``+5``), or None. JSON stays unchanged."""
     if JSON_NUMBER.fullmatch(text):
         return text if JSON_INTEGER.fullmatch(text) or math.isfinite(float(text)) else None
     if _LONG_INTEGER.fullmatch(text):
@@ -48,7 +48,7 @@ def number_of(text: str) -> str | None:
 
 
 def _small_number(text: str) -> Number | None:
-    if len(text) > _NUMBER_ROOM or not text.isascii() or not _NUMBER_START.match(text):
+    if len(text) > _MAX_NUMBER or not text.isascii() or not _NUMBER_START.match(text):
         return None
     try:
         return int(text, 0)
@@ -61,7 +61,7 @@ def _small_number(text: str) -> Number | None:
 
 
 def amount_json(text: str) -> str | None:
-    """JSON for the number in a sum of money, or in one whose thousands are set apart by commas (``$5,000``), or None."""
+    """Return JSON for an amount of money, or a number with thousands separators (``$5,000``), or None."""
     digits = text.lstrip(_CURRENCIES).lstrip(" ")
     if digits == text and "," not in text:
         return None
@@ -69,24 +69,24 @@ def amount_json(text: str) -> str | None:
 
 
 def arithmetic_json(text: str) -> str | None:
-    """JSON for the result of arithmetic (``2*math.pi``, ``(1 + 0.05) ** 4``), or None. A date is not a difference."""
-    if len(text) > _EXPRESSION_ROOM or _DATE.fullmatch(text) or not _ARITHMETIC.fullmatch(text):
+    """Return JSON for the result of arithmetic (``2*math.pi``, ``(1 + 0.05) ** 4``), or None. A date is not a difference."""
+    if len(text) > _MAX_EXPRESSION or _DATE.fullmatch(text) or not _ARITHMETIC.fullmatch(text):
         return None
     try:
         result = _compute(ast.parse(" ".join(text.split()), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError):
         return None
     if isinstance(result, int):
-        return str(result) if result.bit_length() <= _MOST_BITS else None
+        return str(result) if result.bit_length() <= _MAX_BITS else None
     return repr(result) if math.isfinite(result) else None
 
 
 def _compute(node: ast.expr) -> Number:
-    """Compute an expression of numbers and operators only; raises ValueError for anything else, ArithmeticError."""
+    """Compute an expression of numbers and operators; raises ValueError for anything else, ArithmeticError."""
     if (
         isinstance(node, ast.Constant)
         and type(node.value) in (int, float)
-        and (node.end_col_offset or 0) - node.col_offset <= _NUMBER_ROOM
+        and (node.end_col_offset or 0) - node.col_offset <= _MAX_NUMBER
     ):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.Attribute):
@@ -101,7 +101,7 @@ def _compute(node: ast.expr) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MOST_BITS:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MAX_BITS:
         raise ValueError
     result = base**exponent
     if isinstance(result, (int, float)):
@@ -125,14 +125,14 @@ BLANKS = re.compile(r"[ \t\r\n]*")
 NAME = re.compile(r"[\w.$\\-]*")
 _WORDS = re.compile(r"""[^'"=()\[\]{}\n]*""")
 _BRACKETS = re.compile(r"[)\]} \t]*")
-_NEXT = re.compile(r",[ \t\r\n]*(?P<key>[^\W\d]\w*)=|\)[\])]?[ \t]*,[ \t\r\n]*(?P<tool>[^\W\d][\w.]*)\(")
-"""What ends a string whose closing quote was left out: the next argument of the call, or the next call."""
+_AFTER_MISSING_QUOTE = re.compile(r",[ \t\r\n]*(?P<key>[^\W\d]\w*)=|\)[\])]?[ \t]*,[ \t\r\n]*(?P<tool>[^\W\d][\w.]*)\(")
+"""The text behind a string whose closing quote was left out: the next argument of the call, or the next call."""
 _INDENT = re.compile(r"[ \t>]*")
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _OCTAL = re.compile(r"[0-7]*")
 _QUOTES = frozenset("'\"")
 CLOSERS = frozenset(")]}")
-_AFTER_ODD = CLOSERS | {","}
+_AFTER_STRING = CLOSERS | {","}
 _PREFIXES = frozenset(
     case(prefix)
     for prefix in ("r", "b", "f", "u", "rb", "br", "rf", "fr", "Rb", "Br", "Rf", "Fr", "\\", "\\\\", "\\\\\\")
@@ -147,10 +147,11 @@ _CODES = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands: what may follow it.
+    """The syntactic position of a value: what may follow it.
 
     ``ends``: what ends a string besides a comma. ``in_call``: ``name=`` may follow although a comma is missing. ``is_key``: a
-    colon or an equals sign ends a bare word. ``is_line``: the end of the line ends a value.
+    colon or
+    an equals sign ends a bare word. ``is_line``: the end of the line ends a value.
     """
 
     ends: frozenset[str] = CLOSERS
@@ -160,14 +161,16 @@ class Place:
 
 
 def json_char(code: int) -> str:
-    """A character inside a JSON string."""
+    """Encode a character for a JSON string."""
     return f"\\u{code:04x}" if 0xD800 <= code <= 0xDFFF else json.dumps(chr(code), ensure_ascii=False)[1:-1]
 
 
 class PythonStrings:
-    """Reads strings from ``source``. ``note`` is called for each repair. ``guarded``: a fence line inside a string is NoMatch.
+    """Reads strings from ``source``.
 
-    ``stops``: the markers that end the block around the call. A string may hold one only if it ends behind it without a repair.
+    ``note`` is called for each repair. ``guarded``: a fence line inside a string raises NoMatch.
+
+    ``stops``: markers that end the block around the call. A string may hold one only if it then ends without a repair.
     """
 
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
@@ -176,11 +179,11 @@ class PythonStrings:
         self.guarded = False
         self.stops: MarkerSet | None = None
         self.keys: Collection[str] = ()
-        """The parameters of the call being read, where they are known."""
+        """Parameters of the call being read, if known."""
         self.is_tool: Callable[[str], object] = _unknown
         """True if a name is an offered tool's."""
 
-    def named(self, at: int, separators: str = "=") -> Steps[bool]:
+    def argument_name_at(self, at: int, separators: str = "=") -> Steps[bool]:
         """True if a name and one of ``separators`` stand ``at`` places behind ``pos``: an argument begins there."""
         first = yield from self.source.char(at)
         if not (first.isalpha() or first in ("_", "\\")):
@@ -193,7 +196,10 @@ class PythonStrings:
         return separator == ":" or (yield from self.source.char(end + 1)) != "="
 
     def opener(self) -> Steps[str]:
-        """The prefix and the quote of the string that begins at ``pos``, "" if none does. Backslashes count as a prefix."""
+        """Return the prefix and the quote of the string that begins at ``pos``, "" if none does.
+
+        Backslashes count as a prefix.
+        """
         head = ""
         while len(head) < 4:
             char = yield from self.source.char(len(head))
@@ -204,44 +210,43 @@ class PythonStrings:
                 return ""
         return ""
 
-    def piece(self, sink: list[str], opener: str, place: Place) -> Steps[None]:
+    def read_string(self, sink: list[str], opener: str, place: Place) -> Steps[None]:
         """Read a string from its opener to its closing quote, appending the inside of its JSON to ``sink``.
 
-        Raises Truncated; MalformedCall, with ``pos`` at the marker, where one of ``stops`` stands before the end of what is not
-        a string.
+        Raises Truncated, or MalformedCall (with ``pos`` at the marker) if a broken string contains one of ``stops``.
         """
         source = self.source
         source.pos += len(opener)
         begin = source.offset
         try:
-            repaired = yield from self._piece(sink, opener, place)
+            repaired = yield from self._read_string(sink, opener, place)
         except Truncated:
-            self._break_off(begin)
+            self._raise_at_stop(begin)
             raise
         if repaired:
-            self._break_off(begin)
+            self._raise_at_stop(begin)
 
-    def _break_off(self, begin: int) -> None:
-        """Raise MalformedCall where one of ``stops`` was read since ``begin``."""
+    def _raise_at_stop(self, begin: int) -> None:
+        """Raise MalformedCall if one of ``stops`` was read since ``begin``."""
         if self.stops is not None and (found := self.stops.find(self.source.since(begin))) is not None:
             self.source.rewind_to(begin + found)
             raise MalformedCall
 
-    def _piece(self, sink: list[str], opener: str, place: Place) -> Steps[bool]:
-        """Read the rest of a string; whether that took a repair."""
+    def _read_string(self, sink: list[str], opener: str, place: Place) -> Steps[bool]:
+        """Read the rest of a string; return whether it needed a repair."""
         source = self.source
         quote = opener[-1]
         if opener[0] == "\\":
-            yield from self._until(sink, opener)
+            yield from self._read_to_closer(sink, opener)
         elif (yield from self.source.char(0)) == quote and (yield from self.source.char(1)) == quote:
             source.pos += 2
-            yield from self._until(sink, quote * 3, raw="r" in opener.lower())
+            yield from self._read_to_closer(sink, quote * 3, raw="r" in opener.lower())
         else:
-            return (yield from self._line(sink, quote, place, raw="r" in opener.lower()))
+            return (yield from self._single_quoted(sink, quote, place, raw="r" in opener.lower()))
         return False
 
-    def _line(self, sink: list[str], quote: str, place: Place, *, raw: bool) -> Steps[bool]:
-        """Read the rest of a string in single quotes of either kind; whether that took a repair."""
+    def _single_quoted(self, sink: list[str], quote: str, place: Place, *, raw: bool) -> Steps[bool]:
+        """Read the rest of a string with one quote on each side; return whether it needed a repair."""
         source = self.source
         plain = _PLAIN_IN[quote]
         quotes = False
@@ -258,7 +263,7 @@ class PythonStrings:
                 continue
             char = source.buf[source.pos]
             if char != quote:
-                yield from self._special(sink, char, raw=raw)
+                yield from self._read_special(sink, char, raw=raw)
                 continue
             closes = yield from self._closes(quote, place, quotes=quotes)
             if not closes and not quotes and place.in_call and (end := self._missing_close(source.since(begin))) >= 0:
@@ -274,10 +279,10 @@ class PythonStrings:
             sink.append(json_char(ord(quote)))
 
     def _missing_close(self, text: str) -> int:
-        """Where a string ended whose closing quote was left out: before the argument that the next quote belongs to; else -1."""
+        """Return where a string without closing quote ends, before the argument that the next quote belongs to; else -1."""
         if text[-1:] != "=" or "\\" in text:
             return -1
-        for found in _NEXT.finditer(text):
+        for found in _AFTER_MISSING_QUOTE.finditer(text):
             if found.group("tool") is None:
                 if found.group("key") in self.keys:
                     return found.start()
@@ -285,8 +290,8 @@ class PythonStrings:
                 return found.start()
         return -1
 
-    def _until(self, sink: list[str], closer: str, *, raw: bool = False) -> Steps[None]:
-        """Read the rest of a string that only ``closer`` ends: three quotes, or a quote with backslashes before it."""
+    def _read_to_closer(self, sink: list[str], closer: str, *, raw: bool = False) -> Steps[None]:
+        """Read the rest of a string that only ``closer`` ends: three quotes, or a quote behind backslashes."""
         source = self.source
         while True:
             found = _PLAIN.match(source.buf, source.pos)
@@ -299,14 +304,14 @@ class PythonStrings:
                     source.pos += len(closer)
                     return
             if source.pos < len(source.buf):
-                yield from self._special(sink, source.buf[source.pos], raw=raw)
+                yield from self._read_special(sink, source.buf[source.pos], raw=raw)
             elif source.ended:
                 raise Truncated
             else:
                 yield
 
-    def _special(self, sink: list[str], char: str, *, raw: bool) -> Steps[None]:
-        """Read what cannot stand in a JSON string as it is."""
+    def _read_special(self, sink: list[str], char: str, *, raw: bool) -> Steps[None]:
+        """Read a character that a JSON string cannot hold unchanged."""
         source = self.source
         if char == "\\":
             yield from (self._backslash(sink) if raw else self._escape(sink))
@@ -325,7 +330,7 @@ class PythonStrings:
         )
 
     def _backslash(self, sink: list[str]) -> Steps[None]:
-        """Read a backslash of a raw string: it stays, and so does the quote or backslash that it is before."""
+        """Read a backslash of a raw string: it stays, and so does a quote or backslash behind it."""
         sink.append("\\\\")
         following = yield from self.source.char(1)
         self.source.pos += 1
@@ -371,15 +376,15 @@ class PythonStrings:
         char = yield from self.source.char(after)
         blank = after > 1
         if char and char in place.ends:
-            return not (quotes and (yield from self._in_code(after, quote)))
+            return not (quotes and (yield from self._in_quoted_code(after, quote)))
         if not char or char in " \t\r\n`<":
             return True
         if place.is_line and "\n" in source.buf[source.pos : source.pos + after]:
             return True
         if char == ",":
-            return not (yield from self._odd(after + 1, quote))
+            return not (yield from self._comma_in_string(after + 1, quote))
         if char in _QUOTES:
-            return blank or char != quote or not (yield from self._ends_doubled())
+            return blank or char != quote or not (yield from self._second_quote_closes())
         following = yield from self.source.char(after + 1)
         if char == "#":
             return blank
@@ -391,10 +396,12 @@ class PythonStrings:
             return blank and following in (" ", "(")
         if char == ".":
             return not blank and following.isalpha()
-        return blank and ((char in _PREFIXES and following in _QUOTES) or (place.in_call and (yield from self.named(after))))
+        return blank and (
+            (char in _PREFIXES and following in _QUOTES) or (place.in_call and (yield from self.argument_name_at(after)))
+        )
 
-    def _odd(self, at: int, quote: str) -> Steps[bool]:
-        """True if the comma before ``at`` is in a string: words come, up to a quote that ends it (``'New York', NY',``)."""
+    def _comma_in_string(self, at: int, quote: str) -> Steps[bool]:
+        """True if the comma before ``at`` is in a string: words follow, up to a quote that ends it (``'New York', NY',``)."""
         end = yield from self.source.run(at, _WORDS)
         if (yield from self.source.char(end)) != quote:
             return False
@@ -402,24 +409,24 @@ class PythonStrings:
         if not (last.isalnum() or last in ".!?"):
             return False
         after = yield from self.source.run(end + 1, BLANKS)
-        return (yield from self.source.char(after)) in _AFTER_ODD
+        return (yield from self.source.char(after)) in _AFTER_STRING
 
-    def _in_code(self, at: int, quote: str) -> Steps[bool]:
-        """True if the brackets from ``at`` on close what is open in code that the string quotes: ``'python -c "f(g('a'))"')``.
+    def _in_quoted_code(self, at: int, quote: str) -> Steps[bool]:
+        """True if the brackets from ``at`` on belong to code that the string quotes: ``'python -c "f(g('a'))"')``.
 
-        Then the other quote follows them, and behind it this string ends.
+        Then the other quote follows them, and this string ends behind it.
         """
         end = yield from self.source.run(at, _BRACKETS)
         other = yield from self.source.char(end)
         if other not in _QUOTES or other == quote or (yield from self.source.char(end + 1)) != quote:
             return False
         after = yield from self.source.run(end + 2, BLANKS)
-        return (yield from self.source.char(after)) in _AFTER_ODD
+        return (yield from self.source.char(after)) in _AFTER_STRING
 
-    def _ends_doubled(self) -> Steps[bool]:
+    def _second_quote_closes(self) -> Steps[bool]:
         """True if the second of two quotes ends the string (``"5'10""``): then the first is part of it."""
         after = yield from self.source.run(2, BLANKS)
-        return (yield from self.source.char(after)) in _AFTER_ODD
+        return (yield from self.source.char(after)) in _AFTER_STRING
 
 
 def _unknown(_name: str) -> bool:

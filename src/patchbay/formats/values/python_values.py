@@ -1,4 +1,4 @@
-"""Values and arguments of a Python call, and the JSON that they come to by the tool's schema."""
+"""Values and arguments of a Python call, and their JSON by the tool's schema."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from patchbay.formats.values.python_text import amount_json
 from patchbay.formats.values.tool_names import ToolTypes
 
 _WORD = re.compile(r"[^\W\d][\w ,-]*")
-_FILLED = re.compile(r"[fF]['\"]")
-_DUMPED = re.compile(r"json\.dumps\((\w+)\)")
+_F_STRING = re.compile(r"[fF]['\"]")
+_JSON_DUMPS = re.compile(r"json\.dumps\((\w+)\)")
 _ESCAPED = re.compile(r"""\\(?=[_*'"])""")
 _DIGITS = frozenset("-0123456789")
 _NAMES = re.compile(r"[^\W\d]\w*")
@@ -24,11 +24,12 @@ _WRAPPERS = frozenset({"arguments", "parameters", "args", "kwargs", "params", "i
 
 @dataclass(frozen=True, slots=True)
 class PythonValue:
-    """A value. ``json``: its JSON, None where it is no literal (a name, a call, words). ``text``: as it was written.
+    """A value. ``json``: its JSON, None if it is not a literal (a name, a call, words). ``text``: as it was written.
 
-    ``nearest``: JSON that the schema may prefer to the text: a list or dict with words in it, each taken as a string.
-    ``computed``: ``json`` is the result of arithmetic. ``fields``: a dict's values by its keys. Where a value stands inside of
-    another, other than directly in a dict, ``text`` may be missing.
+    ``nearest``: JSON that the schema may prefer to the text: a list or dict with bare words, each taken as a string.
+    ``computed``:
+    ``json`` is the result of arithmetic. ``fields``: a dict's values by key. Inside of another value, except directly in a dict,
+    ``text`` may be missing.
     """
 
     json: str | None
@@ -48,18 +49,18 @@ class PythonArguments:
     positional: list[PythonValue] = field(default_factory=list)
     keywords: dict[str, PythonValue] = field(default_factory=dict)
     spread: list[PythonValue] = field(default_factory=list)
-    """What stands behind two asterisks and is no dict itself: a name."""
+    """Arguments behind two asterisks that are not dicts: names."""
 
 
 def array_of(items: list[PythonValue]) -> PythonValue:
-    """A list of some values."""
+    """Return a list of values."""
     nearest = _joined([item.json or item.nearest for item in items])
     written = f"[{nearest}]" if nearest is not None else None
     return PythonValue(written if all(item.json is not None for item in items) else None, nearest=written)
 
 
 def object_of(fields: dict[str, PythonValue]) -> PythonValue:
-    """A dict of some values by their keys."""
+    """Return a dict of values by key."""
     values = [value.json or value.nearest for value in fields.values()]
     nearest = _joined([value and f"{json_text(key)}: {value}" for key, value in zip(fields, values, strict=True)])
     written = f"{{{nearest}}}" if nearest is not None else None
@@ -73,26 +74,28 @@ def _joined(parts: list[str | None]) -> str | None:
 
 
 def as_key(value: PythonValue) -> str:
-    """A value as the key of an object: a string's text, a word, or the JSON of anything else."""
+    """Return a value as an object's key: a string's text, a word, or the JSON of anything else."""
     written = value.json or value.nearest or ""
     if not written.startswith('"'):
         return written
     text = str(json.loads(written))
-    return plain(text) if value.json is None else text
+    return unescaped(text) if value.json is None else text
 
 
-def plain(text: str) -> str:
-    """Words without the backslashes that Markdown puts before underscores and asterisks, and a string before its quotes."""
+def unescaped(text: str) -> str:
+    """Remove the backslashes that Markdown puts before underscores and asterisks, and strings before quotes."""
     return _ESCAPED.sub("", text) if "\\" in text else text
 
 
 def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
-    """The arguments as a JSON object, by the tool's schema.
+    """Return the arguments as a JSON object, by the tool's schema.
 
-    Positional values take the schema's parameters in order; a dict as the only one, or under a name like ``params``, holds the
-    arguments. None is how Python leaves a parameter out: it is left out where the schema allows no null. Where words stand
-    without quotes, nothing has a type of its own, and the schema's types count for all. Raises NoMatch where positional values
-    have no parameter to go to, or are the parameters' own names: a signature.
+    Positional values take the schema's parameters in order. A dict as the only one, or under a name like ``params``, holds the
+    arguments. None is Python's way to omit a parameter: it is left out unless the schema allows null. If words stand without
+    quotes,
+    values have no types of their own, and the schema types them all. Raises NoMatch if positional values have no parameter to go
+    to, or
+    are the parameters' own names: a signature.
     """
     keys = types.keys
     known = frozenset(keys or ())
@@ -105,7 +108,7 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
         (name, value), *_ = named.items()
         if name in _WRAPPERS and value.fields and name not in known and known.issuperset(value.fields):
             named = value.fields
-    named = {_own_name(name, known): value for name, value in named.items()}
+    named = {_parameter_name(name, known): value for name, value in named.items()}
     free = [key for key in keys or () if key not in named]
     positional = [value for at, value in enumerate(positional) if at < len(free) or value.json != "null"]
     literal = any(value.json is not None for value in (*positional, *named.values()))
@@ -121,60 +124,60 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
         (value.json or "").startswith('"') for value in given.values()
     )
     members = (
-        f"{json_text(key)}: {(unquoted and _listed(key, value, types)) or _typed(key, value, types, untyped=untyped)}"
+        f"{json_text(key)}: {(unquoted and _words_as_list(key, value, types)) or _typed(key, value, types, untyped=untyped)}"
         for key, value in given.items()
     )
     return "{" + ", ".join(members) + "}"
 
 
-def filled(arguments: PythonArguments, names: Mapping[str, PythonValue | None]) -> PythonArguments:
-    """The arguments with what ``names`` stand for in their place; raises NoMatch where that cannot be known."""
-    keywords = {key: _meant(value, names) for key, value in arguments.keywords.items()}
+def substitute(arguments: PythonArguments, variables: Mapping[str, PythonValue | None]) -> PythonArguments:
+    """Replace variables by their values; raises NoMatch if a value is unknown."""
+    keywords = {key: _value_of(value, variables) for key, value in arguments.keywords.items()}
     spread: list[PythonValue] = []
     for value in arguments.spread:
-        found = _meant(value, names)
+        found = _value_of(value, variables)
         if found.fields is None:
             raise NoMatch
         keywords |= found.fields
-    return PythonArguments([_meant(value, names) for value in arguments.positional], keywords, spread)
+    return PythonArguments([_value_of(value, variables) for value in arguments.positional], keywords, spread)
 
 
-def _meant(value: PythonValue, names: Mapping[str, PythonValue | None]) -> PythonValue:
-    """A value, or what it names."""
+def _value_of(value: PythonValue, variables: Mapping[str, PythonValue | None]) -> PythonValue:
+    """Return a value, or the value of the variable that it names."""
     if value.fields and value.json is None:
-        return object_of({key: _meant(item, names) for key, item in value.fields.items()})
+        return object_of({key: _value_of(item, variables) for key, item in value.fields.items()})
     if value.json is not None:
-        if _FILLED.match(value.text) and not names.keys().isdisjoint(_NAMES.findall(value.text)):
+        if _F_STRING.match(value.text) and not variables.keys().isdisjoint(_NAMES.findall(value.text)):
             raise NoMatch
         return value
-    dumped = _DUMPED.fullmatch(value.text)
-    found = names.get(dumped.group(1) if dumped else value.text)
-    if found is None and not names.keys().isdisjoint(_NAMES.findall(value.text or value.nearest or "")):
+    dumped = _JSON_DUMPS.fullmatch(value.text)
+    found = variables.get(dumped.group(1) if dumped else value.text)
+    if found is None and not variables.keys().isdisjoint(_NAMES.findall(value.text or value.nearest or "")):
         raise NoMatch
     return found or value
 
 
 def _as_arguments(value: PythonValue, types: ToolTypes) -> dict[str, PythonValue] | None:
-    """The fields of a dict that holds the arguments, None where it is itself an argument."""
+    """Return the fields of a dict that holds the arguments, None if it is itself an argument."""
     fields, keys = value.fields, types.keys
     if fields is None or not keys or not fields or not frozenset(keys).isdisjoint(fields) or value.nearest is None:
         return fields
     return None if types.json(keys[0], value.nearest).startswith("{") else fields
 
 
-def _own_name(name: str, known: frozenset[str]) -> str:
-    """The parameter that a name means where one of the two had to be changed because Python has the word for itself."""
+def _parameter_name(name: str, known: frozenset[str]) -> str:
+    """Return the parameter for a name, one of which was changed because it is a Python keyword."""
     if name in known or not keyword.iskeyword(name.strip("_")):
         return name
     bare = name.strip("_")
     return next((own for own in (bare, f"_{bare}", f"{bare}_") if own in known), name)
 
 
-def _listed(key: str, value: PythonValue, types: ToolTypes) -> str:
-    """Words as the list of texts that the schema wants of them, "" where it wants none: only where a call quotes nothing."""
+def _words_as_list(key: str, value: PythonValue, types: ToolTypes) -> str:
+    """Return bare words as the list of texts that the schema wants, "" if it wants none."""
     if value.json is not None or not _WORD.fullmatch(value.text) or not types.is_text_list(key):
         return ""
-    return f"[{', '.join(json_text(plain(word.strip())) for word in value.text.split(',') if word.strip())}]"
+    return f"[{', '.join(json_text(unescaped(word.strip())) for word in value.text.split(',') if word.strip())}]"
 
 
 def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> str:
@@ -197,4 +200,4 @@ def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> 
         typed = types.json(key, nearest)
         if not typed.startswith('"'):
             return typed
-    return types.json(key, plain(value.text))
+    return types.json(key, unescaped(value.text))

@@ -1,4 +1,4 @@
-"""Arguments that are written without types: raw text up to a closer, and members typed by the tool's schema."""
+"""Arguments written without types: raw text up to a closer, and members typed by the tool's schema."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from patchbay.formats.values.tool_names import ToolTypes
 
 
 class Boundary(Enum):
-    """What stands at a place in a text."""
+    """Classification of a position in a text."""
 
     NONE = auto()
-    """More of it."""
+    """The text goes on."""
     CLOSED = auto()
-    """Its closer, which is read now."""
+    """The text's closer, which has been read."""
     BROKEN = auto()
-    """What can only follow it: its closer was left out."""
+    """Something that can only follow the text: its closer was left out."""
 
 
 def verbatim(text: str) -> str:
-    """The text itself."""
+    """Return the text unchanged."""
     return text
 
 
@@ -34,69 +34,70 @@ def read_text(
     end: Callable[[], Steps[Boundary]],
     *,
     mark: str = "<",
-    spell: Callable[[str], str] = verbatim,
+    encode: Callable[[str], str] = verbatim,
     lines: bool = False,
 ) -> Steps[None]:
-    """Read a text into ``sink``, spelled by ``spell``; raises Truncated where the text ends before its end.
+    """Read a text into ``sink``, encoded by ``encode``; raises Truncated if the text ends before its end.
 
-    ``end`` is asked at each ``mark`` and reads nothing but a closer. ``lines``: where a line break stands before the text, that
-    and one behind the text are markup. So is a line break behind a text without a closer: it is the next tag's.
+    ``end``: called at each ``mark``; it classifies the position and reads nothing but a closer. ``lines``: a line break before
+    the text,
+    and one behind it, are markup. A line break behind a text without a closer is markup too: it belongs to the next tag.
     """
     if lines:
         lines = (yield from source.peek()) == "\n"
         source.pos += lines
-    passes = _passing(mark) if spell is escaped else None
+    fast_argument = _fast_path(mark) if encode is escaped else None
     while True:
         buf, pos = source.buf, source.pos
         at = buf.find(mark, pos)
         stop = at if at >= 0 else len(buf)
         held = stop > pos and buf[stop - 1] == "\n"
         if stop - held > pos:
-            sink.append(spell(buf[pos : stop - held]))
+            sink.append(encode(buf[pos : stop - held]))
         if at < 0:
             source.pos = stop - held
             if source.ended:
                 raise Truncated
-            source.live = None if held else passes
+            source.fast_argument = None if held else fast_argument
             yield
-            source.live = None
+            source.fast_argument = None
             continue
         source.pos = at
         found = yield from end()
         if held and not (lines if found is Boundary.CLOSED else found is Boundary.BROKEN):
-            sink.append(spell("\n"))
+            sink.append(encode("\n"))
         if found is not Boundary.NONE:
             return
-        sink.append(spell(mark))
+        sink.append(encode(mark))
         source.pos += 1
 
 
 def start_text_call(calls: CallSink, name: str, key: str) -> list[str]:
-    """Begin a call whose only argument is a text: the inside of its JSON is appended to the list that is returned."""
+    """Begin a call whose only argument is a text; the inside of its JSON is appended to the list that is returned."""
     pieces = calls.start(name)
     pieces.append(f'{{{json_string(key)}: "')
     return pieces
 
 
 def end_text_call(calls: CallSink, pieces: list[str]) -> None:
-    """End such a call."""
+    """End a call begun by ``start_text_call``."""
     pieces.append('"}')
     calls.end()
 
 
-def _passing(mark: str) -> Callable[[str], str | None]:
-    """What passes a chunk on that needs no look: it holds no mark, and no line break that may be markup."""
+def _fast_path(mark: str) -> Callable[[str], str | None]:
+    """Return the fast path for chunks without ``mark``, and without a line break at the end that may be markup."""
     return lambda chunk: None if mark in chunk or chunk[-1] == "\n" else json_string(chunk)[1:-1]
 
 
-_ALL = frozenset({"arguments", "parameters", "properties", "input", "params", "args"})
+_HOLDS_ALL = frozenset({"arguments", "parameters", "properties", "input", "params", "args"})
 """Parameters that models invent to hold all the arguments as one object."""
 
-_HOLDING = frozenset({"string", "object", "array"})
+_MAY_HOLD_TAGS = frozenset({"string", "object", "array"})
 
 
 class UntypedArguments:
-    """Emits one call of the tool ``name`` to ``calls``. ``keys``: the parameters that came so far."""
+    """Emits one call of the tool ``name`` to ``calls``. ``keys``: the parameters read so far."""
 
     def __init__(self, calls: CallSink, name: str, types: ToolTypes, note: Callable[[str], None]) -> None:
         self.name = name
@@ -111,43 +112,43 @@ class UntypedArguments:
 
     @property
     def complete(self) -> bool:
-        """True if all that the tool needs is there."""
+        """True if all required parameters are there."""
         return self.keys.issuperset(self.types.required)
 
-    def holds_all(self, key: str) -> bool:
-        """True if the value under ``key`` may be all the arguments."""
-        return key in _ALL and key not in (self.types.keys or ())
+    def may_hold_all(self, key: str) -> bool:
+        """True if the value of ``key`` may hold all the arguments."""
+        return key in _HOLDS_ALL and key not in (self.types.keys or ())
 
-    def passes(self, key: str) -> bool:
-        """True if a text under ``key`` is a string whatever it says, and can be emitted as it arrives."""
-        return self.types.is_text(key) and not self.holds_all(key)
+    def is_streamable(self, key: str) -> bool:
+        """True if the value of ``key`` is certainly a string, which can be emitted as it arrives."""
+        return self.types.is_text(key) and not self.may_hold_all(key)
 
-    def is_plain(self, key: str) -> bool:
-        """True if a value under ``key`` is a number or the like, in which no tag can stand."""
-        return self.types.expected(key).types.isdisjoint(_HOLDING)
+    def is_scalar(self, key: str) -> bool:
+        """True if the value of ``key`` is a number or the like, in which no tag can stand."""
+        return self.types.expected(key).types.isdisjoint(_MAY_HOLD_TAGS)
 
     def begin_text(self, key: str) -> list[str]:
-        """A string begins: the inside of its JSON is appended to the list that is returned, then ``end_text`` is called."""
-        self._count(key)
+        """Begin a string; the inside of its JSON is appended to the list that is returned. Call ``end_text`` afterwards."""
+        self._record_key(key)
         self._waiting.pop(key, None)
         pieces = self._emit_waiting()
         pieces.append(f'{self._comma()}{json_string(key)}: "')
         return pieces
 
     def end_text(self) -> None:
-        """The string that began is over."""
+        """End the string."""
         if self._pieces is not None:
             self._pieces.append('"')
 
     def add(self, key: str, value: str, text: str = "") -> None:
-        """A value that is complete, as JSON. ``text``: as it was written, should it be all the arguments."""
-        if self.holds_all(key):
-            self._all = container_json(text.strip(), ANYTHING, _as_it_is)
-        self._count(key)
+        """Add a complete value, as JSON. ``text``: as it was written, in case it holds all the arguments."""
+        if self.may_hold_all(key):
+            self._all = container_json(text.strip(), ANYTHING, _keep_string)
+        self._record_key(key)
         self._waiting[key] = value
 
     def emit(self) -> None:
-        """The call is complete."""
+        """Emit the rest of the call."""
         if self._all and self._all.startswith("{") and len(self._waiting) <= 1 and self._pieces is None:
             if self._waiting:
                 self._note("wrapped_arguments")
@@ -170,11 +171,11 @@ class UntypedArguments:
         self._empty = False
         return comma
 
-    def _count(self, key: str) -> None:
+    def _record_key(self, key: str) -> None:
         if key in self.keys:
             self._note("duplicate_key")
         self.keys.add(key)
 
 
-def _as_it_is(_text: str, _expected: Expected, _room: int) -> None:
-    """Values inside of JSON keep the types that they were written with."""
+def _keep_string(_text: str, _expected: Expected, _room: int) -> None:
+    """Keep strings inside of JSON as they were written."""
