@@ -115,10 +115,6 @@ def test_a_marked_name_of_no_tool_is_itself_where_unknown_tools_are_calls(unknow
     assert rules.offered("other") is None
 
 
-def test_only_drop_drops() -> None:
-    assert [False, False, True] == [offering("f", unknown_tools=policy).drops for policy in ("text", "keep", "drop")]
-
-
 def test_any_marked_name_is_a_call_without_known_tools() -> None:
     rules = make_rules(None, "text")
     assert "anything" == rules.resolve("anything")

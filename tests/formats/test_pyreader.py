@@ -286,18 +286,6 @@ def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
     assert outcome(["(<|end|>)"], ends=ends).result is NoMatch
 
 
-def test_fence_line_inside_a_guarded_string_is_text() -> None:
-    for guarded, expected in ((True, NoMatch), (False, Truncated)):
-        source = Source()
-        source.push("(city='a\n  ```\nprose")
-        source.ended = True
-        source.mark()
-        reader = PythonReader(source, lambda _kind: None)
-        reader.guarded = guarded
-        with pytest.raises(expected):
-            next(reader.arguments())
-
-
 @pytest.mark.parametrize(
     ("text", "json_text", "rest"),
     [

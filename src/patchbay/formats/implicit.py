@@ -49,7 +49,7 @@ class ProgramReader:
         self.variables: dict[str, PythonValue | None] = {}
         """Values of the variables in the answer's programs; None for one that only running the program would give."""
         self._offered = offered
-        self._values = PythonReader(source, _ignore_note)
+        self._values = PythonReader(source, discard)  # its repairs only matter once a call holds the value
         self._skipped = 0
 
     def reset_limit(self) -> None:
@@ -153,10 +153,6 @@ class ProgramReader:
                 source.pos = len(source.buf)
                 return ""
             yield
-
-
-def _ignore_note(_note: str) -> None:
-    """Ignore a literal's repairs: they only matter once a call holds it."""
 
 
 _NEXT_TURN = (
@@ -356,11 +352,11 @@ class ImplicitCallReader(Reader):
             lead_in = yield from item_reader.lead_in()
         printed = lead_in.startswith("print")
         source.pos += printed
-        item_reader.variables = program.variables
+        item_reader.python.variables = program.variables
         try:
             found = yield from item_reader.item()
         finally:
-            item_reader.variables = {}
+            item_reader.python.variables = {}
         if not found:
             source.rewind_to(begin)
             return is_word and (yield from program.skip_statement())
@@ -509,12 +505,12 @@ class InlineLists(Reader):
             return False
         except Truncated:
             cut = True
-            if not (self._python.called or self._buffered.calls):
+            if not (self._python.name or self._buffered.calls):
                 return False
         self._buffered.emit(self.calls)
         if cut:
-            emitter.cut(self.source.since(begin), self._python.called)
+            emitter.cut(self.source.since(begin), self._python.name)
         return True
 
     def _clear_name(self) -> None:
-        self._python.called = ""
+        self._python.name = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from patchbay.formats.codecs.json import CallReader, emit_call_text
@@ -39,7 +39,7 @@ class GluedCalls(Reader):
     def __init__(self, context: Context, sink: CallSink) -> None:
         super().__init__(context)
         self.sink = sink
-        self.called = ""
+        self.name = ""
         """Name of the call being read, as far as known: for a call that is cut off."""
         self._json = context.json
         self._values = PythonReader(context.source, context.emitter.note)
@@ -58,7 +58,7 @@ class GluedCalls(Reader):
             raise NoMatch
         if not (marked or (yield from self._is_json())):
             raise NoMatch
-        self.called = name
+        self.name = name
         written: list[str] = []
         self._json.guarded = True
         try:
@@ -98,7 +98,7 @@ class GluedCalls(Reader):
             (word != _CHATGLM_FUNCTION or char not in ("(", "")) and (char or not _CHATGLM_FUNCTION.startswith(word))
         ):
             return False
-        self.called = name
+        self.name = name
         if not char:
             raise Truncated
         arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
@@ -188,7 +188,7 @@ class MixedLists(Reader):
             source.rewind_to(begin)
             if (yield from source.peek()) == "[":
                 source.pos += 1
-            yield from self._python.name()
+            yield from self._python.read_name()
             return 0
         name = self.rules.offered(word)
         source.pos += 1
@@ -428,8 +428,8 @@ class ImplicitCalls:
         resolve = context.rules.resolve if context.rules.any_name else context.rules.offered
         self._objects = CallReader(context.source, context.json, buffered, context.rules, note=context.emitter.note)
         self._objects.resolve = resolve
-        self._python = PythonCalls(context, context.source, buffered, context.rules.offered)
-        self._python.strict = True
+        self.python = PythonCalls(context, context.source, buffered, context.rules.offered)
+        self.python.strict = True
         self._glued = GluedCalls(context, buffered)
         self._mixed = MixedLists(context, buffered, self._object)
         buffered.ended = self._forget_name
@@ -442,21 +442,12 @@ class ImplicitCalls:
         self.items_before = 0
         self._forget_name()
 
-    @property
-    def variables(self) -> Mapping[str, PythonValue | None]:
-        """Values of variables in Python calls; None for an unknown value."""
-        return self._python.variables
-
-    @variables.setter
-    def variables(self, variables: Mapping[str, PythonValue | None]) -> None:
-        self._python.variables = variables
-
     def _forget_name(self) -> None:
-        self._objects.name = self._python.called = self._glued.called = ""
+        self._objects.name = self.python.name = self._glued.name = ""
 
     def cut(self) -> str:
         """Remove a call that the end of the text cut off; return its name, "" if it is not known."""
-        return self.buffered.cut() or self._objects.name or self._python.called or self._glued.called
+        return self.buffered.cut() or self._objects.name or self.python.name or self._glued.name
 
     def item(self) -> Steps[bool]:
         """Read one call or list of calls with the first codec that fits; return False, with nothing read, if none does."""
@@ -472,13 +463,13 @@ class ImplicitCalls:
         if char == "{":
             codecs = (self._object,)
         elif char == "[":
-            codecs = (self._object, self._python.several, *(() if self.variables else (self._mixed.read,)))
+            codecs = (self._object, self.python.several, *(() if self.python.variables else (self._mixed.read,)))
         elif char in ('"', "'"):
             codecs = (self._mixed.string,)
         elif char == "(":
-            codecs = () if self.variables else (self._mixed.read,)
+            codecs = () if self.python.variables else (self._mixed.read,)
         else:
-            codecs = (self._statement, *(() if self.variables else (self._glued.read,)))
+            codecs = (self._statement, *(() if self.python.variables else (self._glued.read,)))
         for codec in codecs:
             try:
                 if (yield from codec()):
@@ -500,8 +491,8 @@ class ImplicitCalls:
 
     def _statement(self) -> Steps[int]:
         """Read ``f(...)`` that fills its statement."""
-        emitted = yield from self._python.one()
-        yield from self._python.skip_subscript()
+        emitted = yield from self.python.one()
+        yield from self.python.skip_subscript()
         char = yield from self.source.space(" \t")
         if char and char not in _STATEMENT_ENDS:
             raise NoMatch

@@ -42,7 +42,7 @@ Steps = Generator[None, None, T]
 
 
 def discard(_text: str) -> None:
-    """Ignore a piece of text: an ``emit`` for text that is only skipped."""
+    """Ignore a text: in place of an emitter for text that is only skipped, or of a recorder of repairs."""
 
 
 class Source:

@@ -20,14 +20,10 @@ from dataclasses import dataclass, field
 
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import CallSink
-from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated, UnknownTool, whole_text
+from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated, UnknownTool, discard, whole_text
 from patchbay.formats.values.json_stream import QUOTES, JsonReader
 from patchbay.formats.values.json_strict import json_string, no_constant, strict_json
 from patchbay.formats.values.tool_names import ToolRules, ToolTypes
-
-
-def _no_note(_kind: str) -> None:
-    pass
 
 
 def emit_call(reader: JsonReader, calls: CallSink, rules: ToolRules, name: str) -> Steps[None]:
@@ -37,7 +33,7 @@ def emit_call(reader: JsonReader, calls: CallSink, rules: ToolRules, name: str) 
     calls.end()
 
 
-def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str, note: Callable[[str], None] = _no_note) -> None:
+def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str, note: Callable[[str], None] = discard) -> None:
     """Emit a call whose arguments (JSON or text) were read before its name, or from a string."""
     types = rules.types(name)
     pieces = calls.start(name)
@@ -45,7 +41,7 @@ def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str,
         note("arguments_not_object")
         arguments = _non_object_json(arguments, types)
     elif types.unquoted:
-        arguments = _repaired_json(arguments, _no_note, types) or arguments
+        arguments = _repaired_json(arguments, discard, types) or arguments
     pieces.append(arguments)
     calls.end()
 

@@ -32,7 +32,7 @@ class PythonCalls(Reader):
         self.sink = sink
         self.resolve = resolve
         self._begins_name = context.rules.begins_name if resolve == context.rules.offered else context.rules.begins_marked_name
-        self.called = ""
+        self.name = ""
         """Name of the call being read, as far as known: for a call that is cut off."""
         self.strict = False
         """Lists hold nothing but calls; otherwise what follows the calls in a list is left to be prose."""
@@ -51,15 +51,15 @@ class PythonCalls(Reader):
         char = yield from self.source.peek()
         if char == "[":
             return (yield from self.several())
-        self.called = ""
+        self.name = ""
         try:
             return (yield from self.one())
         except Truncated:
-            if self.called or wrapper.closers or not wrapper.separators:
+            if self.name or wrapper.closers or not wrapper.separators:
                 raise
             raise NoMatch from None  # a name alone may be a whole call: ``NamedCalls``
 
-    def name(self) -> Steps[str]:
+    def read_name(self) -> Steps[str]:
         """Read a tool's name, up to the parenthesis behind it; raises NoMatch, Truncated."""
         source = self.source
         begin = source.offset
@@ -88,12 +88,12 @@ class PythonCalls(Reader):
 
     def one(self) -> Steps[int]:
         """Read ``f(...)`` and return 1."""
-        yield from self.read_arguments((yield from self.name()))
+        yield from self.read_arguments((yield from self.read_name()))
         return 1
 
     def read_arguments(self, name: str) -> Steps[None]:
         """Read the arguments of ``name`` in their parentheses."""
-        self.called = name
+        self.name = name
         self._values.keys = self.rules.types(name).keys or ()
         try:
             read = yield from self._values.arguments()

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from patchbay.errors import ConfigurationError
 from patchbay.formats.codecs.json import emit_call_text, object_text
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.emitter import Emitter
 from patchbay.formats.scanner import Region
-from patchbay.formats.source import NoMatch, Source, Steps, discard, marker_set
+from patchbay.formats.source import NoMatch, Steps, discard, marker_set
 from patchbay.formats.values.json_strict import strict_json
 from patchbay.formats.values.raw_text import UntypedArguments
 
@@ -41,8 +40,6 @@ class XmlTools(Reader):
     """Reads the calls of ``tools``, a mapping from opening tags to tools. ``others``: all other markers."""
 
     def __init__(self, context: Context, tools: Mapping[str, str], others: Iterable[str]) -> None:
-        self.source: Source = context.source
-        self.emitter: Emitter = context.emitter
         super().__init__(context)
         self._tools = tools
         self.markers = tuple(dict.fromkeys((*others, *tools)))

@@ -165,6 +165,6 @@ def _type(schema: Any, markers: ReservedText, depth: int) -> str:
     return _NAMES.get(kinds, "any") if isinstance(kinds, str) else "any"
 
 
-def typescript(before: str = "", after: str = "") -> Listing:
-    """Return a listing as a TypeScript namespace, between two texts."""
-    return Listing("The tools, as TypeScript:", lambda specs, markers: f"{before}{_namespace(specs, markers)}{after}")
+def typescript(before: str = "") -> Listing:
+    """Return a listing as a TypeScript namespace behind a text."""
+    return Listing("The tools, as TypeScript:", lambda specs, markers: before + _namespace(specs, markers))

@@ -163,10 +163,6 @@ def _m3_element(name: str, inside: str) -> str:
     return f"{_M3}<{name}>{inside}{_M3}</{name}>"
 
 
-def _muse(name: str) -> str:
-    return f' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n'
-
-
 _family = partial(FamilyWriter, raw=True, rules=(_TEXT,))
 
 
@@ -280,7 +276,10 @@ XML_PARAMETERS = (
         format="muse",
         by_name=False,
         write=elements(
-            call=f"{_muse('{name}')}{{values}}</atem:invoke>\n</atem:function_calls>",
+            call=(
+                ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n{values}</atem:invoke>\n'
+                "</atem:function_calls>"
+            ),
             value='<atem:parameter name="{key}">{value}</atem:parameter>\n',
             join="<|eom|><|start|>assistant",
         ),

@@ -271,12 +271,11 @@ class _Open:
         return self.member if self.closer == "}" else self.expected.element(self.commas)
 
 
-def container_json(text: str, expected: Expected, retype: Retype, *, depth_left: int = MAX_DEPTH) -> str | None:
+def container_json(text: str, expected: Expected, retype: Retype | None = None, *, depth_left: int = MAX_DEPTH) -> str | None:
     """Return JSON for a text that is an object or array; None for any other.
 
-    ``retype`` is called for each string in it where ``expected`` wants none. Each token is converted to JSON; whether their order
-    is
-    valid is left to the JSON parser.
+    ``retype``, if given, is called for each string in it where ``expected`` wants none. Each token is converted to JSON; whether
+    their order is valid is left to the JSON parser.
     """
     out: list[str] = []
     stack: list[_Open] = []
@@ -314,7 +313,7 @@ def container_json(text: str, expected: Expected, retype: Retype, *, depth_left:
             if piece is not None and top.closer == "}" and _COLON.match(text, pos):
                 piece = piece if kind == "quote" else f'"{piece}"'
                 top.member = top.expected if top.expected.says_nothing else top.expected.member(json.loads(piece))
-            elif piece is not None and kind == "quote" and "string" not in top.below.types:
+            elif piece is not None and kind == "quote" and retype is not None and "string" not in top.below.types:
                 piece = retype(json.loads(piece), top.below, depth_left - len(stack)) or piece
         if piece is None:
             return None
@@ -410,17 +409,13 @@ def decoded_to(json_text: str, expected: Expected) -> str:
     bare = text.strip()
     kind = _BRACKET_TYPES.get(bare[:1])
     if kind in expected.types:
-        return container_json(bare, ANYTHING, _keep) or json_text
+        return container_json(bare, ANYTHING) or json_text
     if "boolean" in expected.types and bare in _WORDS:
         return _WORDS[bare]
     for name, number in (("integer", integer_json), ("number", number_json)):
         if name in expected.types and (value := number(bare, json_only=True)) is not None:
             return value
     return json_text
-
-
-def _keep(_text: str, _part: Expected, _depth_left: int) -> None:
-    return None
 
 
 def _read(text: str, expected: Expected, depth_left: int, layer: int) -> str | None:

@@ -160,10 +160,6 @@ _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _AFTER_STRING = frozenset(",:}]\n\r")
 
 
-def _no_stop(_chunk: str) -> None:
-    return None
-
-
 class StringReader:
     """Reads strings from ``source``. ``note`` is called for each repair.
 
@@ -178,7 +174,7 @@ class StringReader:
         self.guarded = False
         self.fenced = False
         self._stops: MarkerSet | None = None
-        self._begins_stop: Callable[[str], object] = _no_stop
+        self._begins_stop: Callable[[str], object] = discard
         self._stop_free_range = (0, 0)
         """Range of offsets in which no stop begins."""
 
@@ -190,7 +186,7 @@ class StringReader:
     @stops.setter
     def stops(self, stops: MarkerSet | None) -> None:
         self._stops = stops
-        self._begins_stop = _no_stop if stops is None else stops.first_in
+        self._begins_stop = discard if stops is None else stops.first_in
         self._stop_free_range = (0, 0)
 
     def text(self) -> Steps[str]:

@@ -167,9 +167,9 @@ class PythonBare(PythonStrings):
         self.note("unquoted_string")
         return PythonValue(None, text, nearest=json_text(text))
 
-    def argument_follows(self, at: int, *, colon: bool) -> Steps[bool]:
-        """True if the comma before ``at`` ends an unquoted argument: another one follows, or nothing that could belong to it."""
-        at = yield from self.source.run(at, BLANKS)
+    def argument_follows(self, *, colon: bool) -> Steps[bool]:
+        """True if the comma at ``pos`` ends an unquoted argument: another one follows, or nothing that could belong to it."""
+        at = yield from self.source.run(1, BLANKS)
         char = yield from self.source.char(at)
         if not char or char in ")]}#*,'\"`<\\ \t\r\n":
             return True
@@ -287,7 +287,7 @@ class _BareText:
         if char == "\\":
             return (yield from self.source.char(1)) in CLOSERS
         if char == ",":
-            return place is not KEYWORD or (yield from self.text.argument_follows(1, colon=self.colon))
+            return place is not KEYWORD or (yield from self.text.argument_follows(colon=self.colon))
         if char in ":=" and place.is_key:
             return char == ":" or (yield from self.source.char(1)) != "="
         return char in "`~<[" and (yield from self.text.at_end())
@@ -520,7 +520,7 @@ class PythonReader(PythonBare):
         if is_string and char == "," and where is KEYWORD:
             after = yield from self.source.run(1, BLANKS)
             following = yield from self.source.char(after)
-            if following.isalpha() and not (yield from self.argument_follows(1, colon=colon)):
+            if following.isalpha() and not (yield from self.argument_follows(colon=colon)):
                 rest = yield from self.bare(source.offset, where, 0, colon=colon)
                 joined = str(json.loads(value.json or "")) + unescaped(rest.text)
                 return PythonValue(json_text(joined)), source.offset

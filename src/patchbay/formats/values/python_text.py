@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import MalformedCall, MarkerSet, Source, Steps, Truncated
 from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_text
 
 _LONG_INTEGER = re.compile(r"[+-]?[1-9][0-9_]*[0-9]")
@@ -127,7 +127,6 @@ _WORDS = re.compile(r"""[^'"=()\[\]{}\n]*""")
 _BRACKETS = re.compile(r"[)\]} \t]*")
 _AFTER_MISSING_QUOTE = re.compile(r",[ \t\r\n]*(?P<key>[^\W\d]\w*)=|\)[\])]?[ \t]*,[ \t\r\n]*(?P<tool>[^\W\d][\w.]*)\(")
 """The text behind a string whose closing quote was left out: the next argument of the call, or the next call."""
-_INDENT = re.compile(r"[ \t>]*")
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _OCTAL = re.compile(r"[0-7]*")
 _QUOTES = frozenset("'\"")
@@ -168,7 +167,7 @@ def json_char(code: int) -> str:
 class PythonStrings:
     """Reads strings from ``source``.
 
-    ``note`` is called for each repair. ``guarded``: a fence line inside a string raises NoMatch.
+    ``note`` is called for each repair.
 
     ``stops``: markers that end the block around the call. A string may hold one only if it then ends without a repair.
     """
@@ -176,7 +175,6 @@ class PythonStrings:
     def __init__(self, source: Source, note: Callable[[str], None]) -> None:
         self.source = source
         self.note = note
-        self.guarded = False
         self.stops: MarkerSet | None = None
         self.keys: Collection[str] = ()
         """Parameters of the call being read, if known."""
@@ -316,18 +314,8 @@ class PythonStrings:
         if char == "\\":
             yield from (self._backslash(sink) if raw else self._escape(sink))
             return
-        if char == "\n" and self.guarded and (yield from self._fence_follows()):
-            raise NoMatch
         source.pos += 1
         sink.append(json_char(ord(char)))
-
-    def _fence_follows(self) -> Steps[bool]:
-        """True if the line after the newline at ``pos`` is a fence."""
-        start = yield from self.source.run(1, _INDENT)
-        fence = yield from self.source.char(start)
-        return fence in ("`", "~") and (yield from self.source.char(start + 1)) == fence == (
-            yield from self.source.char(start + 2)
-        )
 
     def _backslash(self, sink: list[str]) -> Steps[None]:
         """Read a backslash of a raw string: it stays, and so does a quote or backslash behind it."""

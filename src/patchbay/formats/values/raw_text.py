@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from patchbay.formats.emitter import CallSink
 from patchbay.formats.source import Source, Steps, Truncated
-from patchbay.formats.values.coerce import ANYTHING, Expected, container_json
+from patchbay.formats.values.coerce import ANYTHING, container_json
 from patchbay.formats.values.json_strict import escaped, json_string
 from patchbay.formats.values.tool_names import ToolTypes
 
@@ -143,7 +143,7 @@ class UntypedArguments:
     def add(self, key: str, value: str, text: str = "") -> None:
         """Add a complete value, as JSON. ``text``: as it was written, in case it holds all the arguments."""
         if self.may_hold_all(key):
-            self._all = container_json(text.strip(), ANYTHING, _keep_string)
+            self._all = container_json(text.strip(), ANYTHING)
         self._record_key(key)
         self._waiting[key] = value
 
@@ -175,7 +175,3 @@ class UntypedArguments:
         if key in self.keys:
             self._note("duplicate_key")
         self.keys.add(key)
-
-
-def _keep_string(_text: str, _expected: Expected, _room: int) -> None:
-    """Keep strings inside of JSON as they were written."""

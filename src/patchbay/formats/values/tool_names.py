@@ -118,8 +118,6 @@ class ToolRules:
         self._tools: Mapping[str, ToolSpec] = tools or {}
         self._accepts_any_name = tools is None or unknown_tools != "text"
         self._types: dict[str, ToolTypes] = {}
-        self.drops = unknown_tools == "drop"
-        """A call of a tool that was not offered is read like any other, and left out."""
 
     def resolve(self, name: str) -> str | None:
         """Return the tool that a marked call of ``name`` calls; None if there is none, so that the call is prose."""
