@@ -47,8 +47,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read the tokenizer configuration in a file or a checkpoint's folder. Raises ConfigurationError.
 
     A file may be ``tokenizer_config.json``, ``tokenizer.json``, ``chat_template.json`` or a template alone (``.jinja``). Those in
-    a
-    folder are merged.
+    a folder are merged.
     """
     if not path.is_dir():
         return _read(path)

@@ -2,8 +2,7 @@
 
 Reading: ``parser`` is the entry point; ``catalog`` has one row of data per format. ``scanner`` finds markers in a growing text.
 ``envelopes``, ``reasoning``, ``channels``, ``fences`` and ``implicit`` read what a marker opens, or calls without markers.
-``codecs`` read one call in one notation, ``values`` its arguments. ``checkpoint`` has formats declared by a checkpoint or a
-user.
+``codecs`` read one call in one notation, ``values`` its arguments. ``checkpoint`` has formats declared by a checkpoint or a user.
 
 Writing: ``render`` has a writer per format, ``contract`` the instructions for a model. ``blocks`` has helpers for users' own
 pipelines.

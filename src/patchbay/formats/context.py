@@ -114,8 +114,7 @@ class Context:
 
     ``tag``: the contract's label. ``lenient``: blocks without the label may hold calls too. ``ends``: markers that end a value.
     ``named``: the format was given, not detected. ``reasoning``: emit reasoning as reasoning events. ``drops``: read calls of
-    unknown
-    tools and emit nothing.
+    unknown tools and emit nothing.
     """
 
     source: Source

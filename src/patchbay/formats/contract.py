@@ -35,8 +35,7 @@ class ContractContext:
     """Input of a ``template``.
 
     ``rendered_tools``: the list of tools in the format's layout. ``format``: the format's name ("fenced" for the contract, whose
-    labels
-    are the two tags). ``example_call``: a call of a tool that does not exist.
+    labels are the two tags). ``example_call``: a call of a tool that does not exist.
     """
 
     tools: Sequence[ToolSpec]
@@ -62,8 +61,7 @@ def render_contract(
     """Render the instructions that teach a format; ``template`` replaces them all.
 
     "auto", "fenced" and formats without a writer teach the fenced contract, whose blocks the tags label. Raises
-    InvalidRequestError for
-    invalid tools, ConfigurationError for an unknown format.
+    InvalidRequestError for invalid tools, ConfigurationError for an unknown format.
     """
     specs = read_specs(list(tools))
     writer = writer_for(format, tool_call_tag=tool_call_tag, tool_result_tag=tool_result_tag)

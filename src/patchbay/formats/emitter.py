@@ -412,8 +412,7 @@ class CallEmitter:
     """Emits calls to ``emitter`` as they are read. A call whose name ``drops`` accepts is read and not emitted.
 
     Once the model is ``degenerate``, a call equal to an earlier one is a repetition and not emitted. Its arguments are held back
-    while
-    they may become an earlier call's.
+    while they may become an earlier call's.
     """
 
     def __init__(self, emitter: Emitter, drops: Callable[[str], bool] | None = None) -> None:

@@ -208,61 +208,55 @@ class WrapperReader(Reader):
         return size > 0
 
     def _read_wrapper(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
-        """Read a wrapper from its opener to its closer; return the number of calls emitted in it.
+        """Read a wrapper from its opener to its closer; return the number of calls emitted in it. Raises NoMatch while none was.
 
-        Raises NoMatch while none was.
+        ``outer``: closers of the wrappers around this one.
         """
-        wrapper, stops = self._wrappers[marker], self.json.stops
-        self.json.stops = marker_set(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
-        try:
-            return (yield from self._read_items(wrapper, marker, depth=depth, outer=outer))
-        finally:
-            self.json.stops = stops
-
-    def _read_items(self, wrapper: Wrapper, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
-        source = self.source
+        source, wrapper, stops = self.source, self._wrappers[marker], self.json.stops
         if not depth:
             self._item_start = source.offset
         size = yield from marker_length(source, marker)
         if not size or depth > _MAX_DEPTH:
             raise NoMatch
         source.pos += max(0, size - wrapper.body_prefix_len)
-        emitted = 0
-        first = True
-        after = source.offset
+        self.json.stops = marker_set(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
+        try:
+            return (yield from self._read_items(wrapper, depth=depth, outer=outer))
+        finally:
+            self.json.stops = stops
+
+    def _read_items(self, wrapper: Wrapper, *, depth: int, outer: frozenset[str]) -> Steps[int]:
+        """Read the items of a wrapper and its closer."""
+        source = self.source
+        emitted, first, after = 0, True, source.offset
         while True:
             char = yield from source.space()
-            mark = yield from self._markers.at(source)
-            size = yield from marker_length(source, mark)
-            is_part_of_call = self._is_part_of_call(mark)
+            marker = yield from self._markers.at(source)
+            size = yield from marker_length(source, marker)
+            is_part_of_call = self._is_part_of_call(marker)
             if is_part_of_call or not size:
-                mark = ""
-            if mark in wrapper.noise_markers:
+                marker = ""
+            if marker in wrapper.noise_markers:
                 source.pos += size
-            elif mark in self._closers:
+            elif marker in self._closers:
                 if not emitted and not depth:
                     raise NoMatch
-                if mark not in wrapper.closers and mark in outer:
-                    return emitted
-                source.pos += size
+                if marker in wrapper.closers or marker not in outer:
+                    source.pos += size
                 return emitted
-            elif mark in wrapper.openers and emitted:
+            elif marker in wrapper.openers and emitted:
                 source.pos += size  # its closer was left out
                 first = True
                 continue
-            elif mark in self._wrappers:
+            elif marker in self._wrappers:
                 if emitted:
                     self._item_start = source.offset
-                elif mark in wrapper.openers and self.emitter.has_calls:
+                elif marker in wrapper.openers and self.emitter.has_calls:
                     self.calls.degenerate = True
                 try:
-                    emitted += yield from self._read_wrapper(mark, depth=depth + 1, outer=outer.union(wrapper.closers))
+                    emitted += yield from self._read_wrapper(marker, depth=depth + 1, outer=outer.union(wrapper.closers))
                 except NoMatch:
-                    if not emitted:
-                        raise
-                    source.rewind_to(after)
-                    self._open_closers |= outer.union(wrapper.closers)
-                    return emitted
+                    return self._leave(after, emitted, outer.union(wrapper.closers))
             elif not char or self._markers.is_cut_off(source):
                 source.pos = len(source.buf)
                 if not emitted:
@@ -282,17 +276,22 @@ class WrapperReader(Reader):
                     self._item_start = source.offset
                 read = yield from self._read_item(wrapper, char, after=after, emitted=emitted, first=first)
                 if not read:
-                    if not emitted:
-                        raise NoMatch
-                    source.rewind_to(after)
+                    emitted = self._leave(after, emitted, outer.union(wrapper.closers))
                     if self.calls.skipped_to > after:
                         source.rewind_to(self.calls.skipped_to)
                         self.emitter.verbatim(source.since(after))
-                    self._open_closers |= outer.union(wrapper.closers)
                     return emitted
                 emitted += read
                 first = False
             after = source.offset
+
+    def _leave(self, after: int, emitted: int, closers: frozenset[str]) -> int:
+        """Leave a wrapper behind its last call; ``closers`` may still follow. Raises NoMatch if it had no call."""
+        if not emitted:
+            raise NoMatch
+        self.source.rewind_to(after)
+        self._open_closers |= closers
+        return emitted
 
     def _read_item(self, wrapper: Wrapper, char: str, *, after: int, emitted: int, first: bool) -> Steps[int]:
         """Read the item that begins with ``char``; return the number of calls in it. ``after``: end of the item before."""

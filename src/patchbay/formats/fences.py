@@ -1,8 +1,7 @@
 """Fenced blocks: calls under the contract's label, blocks of nothing but calls under any label, marked calls, and prose.
 
 What stands in a prose fence is quoted: a labelled block in a Markdown, HTML, plain or longer fence is never a call. In a code
-fence
-it is one only if that fence is never closed, which is known at the end of the text; until then it is held back.
+fence it is one only if that fence is never closed, which is known at the end of the text; until then it is held back.
 """
 
 from __future__ import annotations
@@ -516,8 +515,7 @@ class FenceReader(Reader):
     """Reads the fences of a text.
 
     ``blocks``: for those labelled as calls (None: none are). ``implicit``: for those that hold nothing but calls. ``marked``: for
-    those
-    that hold nothing but marked calls. ``any_label``: ``implicit`` accepts any label.
+    those that hold nothing but marked calls. ``any_label``: ``implicit`` accepts any label.
     """
 
     def __init__(

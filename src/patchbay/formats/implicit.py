@@ -2,8 +2,7 @@
 
 A block of calls is read whole before any of it is emitted. After the first one models explain: they repeat the call, show a
 variant of it, or continue with a conversation of their own. So further blocks count only as long as nothing between them says
-that
-the answer is over, and a block without a new call is prose.
+that the answer is over, and a block without a new call is prose.
 """
 
 from __future__ import annotations

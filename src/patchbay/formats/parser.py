@@ -217,8 +217,7 @@ class StreamParser:
     ``tools``: OpenAI's list (or ToolSpec); only their names are calls. None: any well-formed call is one.
     ``format``: a format's name, a Format of the caller's own, or "auto".
     ``unknown_tools``: a marked call of a tool that was not offered stays prose ("text"), becomes a call ("keep"), or is removed
-    from
-    the text and reported as a repair only ("drop").
+    from the text and reported as a repair only ("drop").
     ``xml_tools``: tags that are calls where they begin a line, each with the name of its tool: ``{"bash": "run_shell"}``.
     ``reasoning_prefilled``: the prompt already opened the reasoning; None decides by the text.
 

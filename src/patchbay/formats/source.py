@@ -1,9 +1,7 @@
 """The text that a parser still has to read, and sets of markers to search for in it.
 
-Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the
-next
-chunk and resumes them. Text before ``pos`` is dropped at the next push, so a chunk is copied once and memory is bounded by what
-a
+Readers are generators. They read ``buf`` from ``pos`` on and ``yield`` when they need more text; the parser then pushes the next
+chunk and resumes them. Text before ``pos`` is dropped at the next push, so a chunk is copied once and memory is bounded by what a
 reader still needs. A reader that may have to go back calls ``mark()``; from then on the text is kept in pieces (never
 concatenated while it grows: that would be quadratic) until ``take()``, ``release()`` or ``rewind()``.
 """
@@ -338,8 +336,7 @@ def marker_set(literals: tuple[str, ...]) -> MarkerSet:
 def pause_pattern(markers: MarkerSet, *, lines: bool) -> re.Pattern[str]:
     """Pattern that finds where a chunk may begin a marker or a line (without ``lines``: only a line that begins at its end).
 
-    A character that is rare in prose suffices. Of other markers the whole beginning must be there, as far as the chunk goes.
-    Each
+    A character that is rare in prose suffices. Of other markers the whole beginning must be there, as far as the chunk goes. Each
     branch begins with a literal, so that the search skips other characters quickly.
     """
     found = set()

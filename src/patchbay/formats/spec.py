@@ -58,9 +58,8 @@ class Header:
 class Body:
     """The body that a header announces.
 
-    ``name``: the tool, if one is named. ``doubtful``: another format may understand the header better. ``damaged``: it has
-    words that
-    no header has, so it counts only where a message must begin.
+    ``name``: the tool, if one is named. ``doubtful``: another format may understand the header better. ``damaged``: it has words
+    that no header has, so it counts only where a message must begin.
     """
 
     kind: Kind
@@ -82,12 +81,10 @@ class Channels:
     ``noise``: occur in bodies and are dropped; one that ends in ":" extends to the next ">".
     ``may_follow_start``: True if a text is, or may become, the text behind a start; None accepts any text of limited length.
     ``may_be_implied``: the same for a header whose start is in the prompt; None if there is no such header.
-    ``implied_words``, ``implied_name``: how such a header begins, after white space: with one of these words, with a tool's
-    name.
+    ``implied_words``, ``implied_name``: how such a header begins, after white space: with one of these words, with a tool's name.
     ``header_words``: the length of the header's words at the start of a text, for headers whose last marker was left out.
-    ``special``: the start is a special token. If False it is plain text, and counts only before the name of an offered tool
-    until the
-    format is known.
+    ``special``: the start is a special token. If False it is plain text, and counts only before the name of an offered tool until
+    the format is known.
     """
 
     parse_header: Callable[[Header], Body | None]
@@ -161,8 +158,7 @@ class ReasoningMarkers:
 
     ``special``: special tokens; they count anywhere in a line, other markers only at its beginning.
     ``alone``: a closer without an opener means that the prompt opened the reasoning. False for words, and for tokens that end
-    other
-    things too.
+    other things too.
     ``needs_closer``: words that ordinary answers may contain: in ``auto`` they open nothing unless a closer follows.
     """
 
@@ -228,8 +224,7 @@ class Format:
     ``control_tokens``: special tokens that are dropped where a server lets them through.
     ``implicit``: calls of offered tools are read without markers too, because models leave the markers out.
     ``inline``: when the format is named, Python lists of calls are also read in the middle of a line.
-    ``channels``: the framed messages that its replies consist of. ``opening``: reader for what only the start of a text may
-    hold.
+    ``channels``: the framed messages that its replies consist of. ``opening``: reader for what only the start of a text may hold.
     ``regions``: makes a reader for markers that no wrapper describes. ``fenced``: fences with the contract's label hold calls.
     """
 

@@ -151,8 +151,7 @@ class Pattern:
 
     ``names``: its groups. ``literals``: the texts it was made from, unless it is a regular expression.
     ``starts``: texts to search for, with which a match begins. A match may also begin earlier, with an optional part (a name
-    before the
-    marker); such a part is not searched for, so that prose need not be held back for it.
+    before the marker); such a part is not searched for, so that prose need not be held back for it.
     ``partial``: like ``whole``, but matches too if the text ends inside of a match: then no group ``_END`` takes part.
     """
 

@@ -2,8 +2,7 @@
 
 A template's reasoning becomes reasoning markers, its calls as plain JSON become a wrapper, so that damaged ones are read too.
 Arguments in plain JSON are emitted as they arrive, every other call when its region is complete. A region without a tool's call
-is
-prose, and so is one that cannot be read.
+is prose, and so is one that cannot be read.
 """
 
 from __future__ import annotations

@@ -301,8 +301,7 @@ def recognise(config: Mapping[str, object]) -> Recognition:
     """Detect by a parsed ``tokenizer_config.json`` (or a ``tokenizer.json``: its added tokens).
 
     The chat template may be a text or a list of named ones, of which the one for tools comes first. Raises ConfigurationError if
-    it is
-    neither.
+    it is neither.
     """
     declared, problem = None, ""
     if config.get("response_template") is not None:

@@ -1,13 +1,11 @@
 """Map a model's name to the format that the model was trained on: a hint, for prompts and for display.
 
 Reading does not need it (``auto`` decides by the text), and names mislead: a fine-tune is named after its base, a served model
-after
-nothing at all. So only known words count, and if they point to two families there is no hint.
+after nothing at all. So only known words count, and if they point to two families there is no hint.
 
 In a row a name is written as words: a number is a word of its own (``qwen 2.5``), ``2.x`` is 2 and every 2.something, ``...``
 stands for any words between. A row applies to all names that have these words in this order; of several rows the most specific
-one
-wins.
+one wins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A checkpoint's ``response_template``: how its replies are parsed, as declared in its own ``tokenizer_config.json``.
 
 The shape is that of the Transformers library (version 1): *fields*, each a region of the reply with an opening and a closing
-marker,
-a parser for the text between them, and a template for the resulting value. Differences, for the sake of streaming:
+marker, a parser for the text between them, and a template for the resulting value. Differences, for the sake of streaming:
 
 - the field without an opening takes what no other claims, and text is never dropped, with or without such a field;
 - a region that cannot be read is text, not an error; ``optional`` and ``defaults`` are checked and have no effect on reading.
@@ -66,8 +65,7 @@ class Json:
     """JSON, or a dialect of it.
 
     ``unquoted_keys``: keys need no quotes. ``string_delims``: other delimiters of strings, without escapes. ``allow_non_json``:
-    text that
-    is not JSON stays text.
+    text that is not JSON stays text.
     """
 
     unquoted_keys: bool = False
@@ -126,8 +124,7 @@ class Tags:
     A tag is a match of ``head`` (with the key as its group ``key``), the value up to the next ``tail``, and the tail. ``left``
     and
     ``right``: which white space at that end of a value is markup, all of it or a line break. Of a repeated key the last value is
-    kept,
-    or with ``merge`` all values as a list.
+    kept, or with ``merge`` all values as a list.
     """
 
     head: Pattern

@@ -199,8 +199,8 @@ class CallReader:
     """Reads calls from JSON values.
 
     ``resolve``: returns the tool that a name means, None if the object is not a call. ``strict``: the text is not marked as a
-    call, so
-    every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be the name.
+    call, so every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be the
+    name.
     """
 
     def __init__(

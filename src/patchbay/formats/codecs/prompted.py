@@ -32,8 +32,7 @@ class PromptWords:
     """The words before a call's name, before its arguments and behind them; each with its spellings, the longest first.
 
     ``special``: they are not words of a language and count anywhere; others count only at a line's beginning, before the name of
-    an
-    offered tool.
+    an offered tool.
     """
 
     markers: tuple[str, ...]

@@ -315,8 +315,7 @@ class XmlCalls(Reader):
         """Read one call and return 1.
 
         Without a wrapper around it, a tag may be only mentioned: then a ``function`` is a call from the first tag in it on, an
-        ``invoke``,
-        which many models were shown, only if it is complete.
+        ``invoke``, which many models were shown, only if it is complete.
         """
         if (yield from self.source.peek()) != "<":
             raise NoMatch

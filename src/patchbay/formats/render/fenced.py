@@ -1,8 +1,7 @@
 """The fenced contract: instructions for models without a format of their own, and the frames of their calls and results.
 
 Names, descriptions and schemas come from outside and are written inside JSON strings, where they can neither end a fence nor add
-a
-heading. A result is written verbatim, between fences that are longer than any in it.
+a heading. A result is written verbatim, between fences that are longer than any in it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ r"""How a format writes tools, calls, results and the instructions that teach a 
 The words of the instructions are the same for all formats; markers and the layout of tools, calls and results are those that the
 family was trained on. Markers in data are escaped: in running text a backslash is put behind the first character
 (``</tool_response>`` becomes ``<\/tool_response>``), inside JSON the first character becomes an escape, so that the value stays
-the
-same.
+the same.
 """
 
 from __future__ import annotations
@@ -185,8 +184,7 @@ class Layout:
     """The texts before and behind each layer of a turn.
 
     ``reasoning``: around the reasoning, None if the family has none. ``prose``: around the text before a call. ``answer``: around
-    the
-    text of a turn without calls.
+    the text of a turn without calls.
     """
 
     reasoning: tuple[str, str] | None = ("<think>\n", "\n</think>\n\n")
@@ -205,8 +203,8 @@ class Frames:
     """Layout of results.
 
     ``each`` and ``around`` are filled in by ``str.format``: ``{content}`` is the result with its markers escaped, ``{json}`` the
-    same as
-    a JSON string; there are also ``{name}``, ``{id}`` and ``{number}`` (from 0). ``markers``: beginnings and ends of a frame.
+    same as a JSON string; there are also ``{name}``, ``{id}`` and ``{number}`` (from 0). ``markers``: beginnings and ends of a
+    frame.
     """
 
     each: str
@@ -254,11 +252,10 @@ class FamilyWriter:
     ``markers``: what begins a call, or ends a turn, anywhere in a text. ``rules``: what the model must know to write a call.
     ``raw``: texts in arguments are not escaped, so one that holds a marker, or one of ``inner_marks``, cannot be written.
     ``parallel``: a turn can hold several calls. ``number_id``: returns the id of the nth call of a conversation, for families
-    with a
-    scheme of their own.
+    with a scheme of their own.
     ``by_name``: used for models whose name belongs to the family, without configuration. False if the markers are special tokens
-    (a
-    server without tools interprets them in the prompt and removes them from the answer), or if the family only tends to write so.
+    (a server without tools interprets them in the prompt and removes them from the answer), or if the family only tends to write
+    so.
     """
 
     format: str

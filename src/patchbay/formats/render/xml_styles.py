@@ -70,8 +70,7 @@ def elements(
     """Return a writer of calls after two patterns, inside one block.
 
     ``call`` is filled in with ``{name}``, ``{values}`` and ``{index}`` (from 1), ``value`` with ``{key}``, ``{value}``,
-    ``{type}`` (its
-    JSON type) and ``{string}`` ("true" or "false").
+    ``{type}`` (its JSON type) and ``{string}`` ("true" or "false").
     """
 
     def encode_member(name: str, raw: str, markers: ReservedText) -> str:

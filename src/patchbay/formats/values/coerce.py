@@ -1,10 +1,9 @@
 """Convert untyped text to the JSON value that a schema wants, for formats that write arguments without types.
 
 Types are tried in one order for every format; a text that fits none stays text, and no text fails. JSON stays as it was written.
-Of
-a schema only what decides how a text is read counts: types, enums, constants, combinations, local references. Validation is left
-to
-``patchbay.schema``. Objects and arrays are read strictly, as JSON or as Python writes them, in one pass without recursion.
+Of a schema only what decides how a text is read counts: types, enums, constants, combinations, local references. Validation is
+left to ``patchbay.schema``. Objects and arrays are read strictly, as JSON or as Python writes them, in one pass without
+recursion.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class Expected:
     """What some schemas expect of one value. ``root``: the schema that local references point into.
 
     The expectations for parts of the value are computed on first use, once per set of schemas: a schema that refers to itself
-    becomes a
-    cycle here, not an endless tree.
+    becomes a cycle here, not an endless tree.
     """
 
     __slots__ = ("_made", "_members", "_others", "_parts", "_root", "names_types", "types")

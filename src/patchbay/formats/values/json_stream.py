@@ -466,8 +466,7 @@ class JsonReader(StringReader):
         """Read one value, appending its JSON to ``sink``; raises Truncated at the end of the text.
 
         If the end of the block around it is known (``stops``, ``fenced``), raises MalformedCall for what can only be repaired by
-        inventing
-        something: a string, a key or a value that is missing or breaks off, a word in place of a member.
+        inventing something: a string, a key or a value that is missing or breaks off, a word in place of a member.
 
         ``types``: the value is the arguments of such a tool; members whose schema wants a list or an object may be strings that
         hold one.

@@ -132,8 +132,7 @@ class PythonBare(PythonStrings):
         """Read a value that began at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
 
         ``colon``: the arguments are written ``name: value``. Inside brackets, an expression that begins with a value is kept only
-        if it is
-        short: otherwise nested brackets would be copied again and again.
+        if it is short: otherwise nested brackets would be copied again and again.
         """
         source = self.source
         fresh = begin == source.offset

@@ -149,8 +149,7 @@ class Place:
     """The syntactic position of a value: what may follow it.
 
     ``ends``: what ends a string besides a comma. ``in_call``: ``name=`` may follow although a comma is missing. ``is_key``: a
-    colon or
-    an equals sign ends a bare word. ``is_line``: the end of the line ends a value.
+    colon or an equals sign ends a bare word. ``is_line``: the end of the line ends a value.
     """
 
     ends: frozenset[str] = CLOSERS

@@ -92,10 +92,8 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
 
     Positional values take the schema's parameters in order. A dict as the only one, or under a name like ``params``, holds the
     arguments. None is Python's way to omit a parameter: it is left out unless the schema allows null. If words stand without
-    quotes,
-    values have no types of their own, and the schema types them all. Raises NoMatch if positional values have no parameter to go
-    to, or
-    are the parameters' own names: a signature.
+    quotes, values have no types of their own, and the schema types them all. Raises NoMatch if positional values have no
+    parameter to go to, or are the parameters' own names: a signature.
     """
     keys = types.keys
     known = frozenset(keys or ())

@@ -40,8 +40,8 @@ def read_text(
     """Read a text into ``sink``, encoded by ``encode``; raises Truncated if the text ends before its end.
 
     ``end``: called at each ``mark``; it classifies the position and reads nothing but a closer. ``lines``: a line break before
-    the text,
-    and one behind it, are markup. A line break behind a text without a closer is markup too: it belongs to the next tag.
+    the text, and one behind it, are markup. A line break behind a text without a closer is markup too: it belongs to the next
+    tag.
     """
     if lines:
         lines = (yield from source.peek()) == "\n"
