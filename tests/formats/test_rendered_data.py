@@ -145,7 +145,7 @@ def test_rendered_results_are_not_calls(name: str, data: st.DataObject) -> None:
 def test_marks_do_not_overlap_with_themselves() -> None:
     """Else a mark could come out of defusing another."""
     for name in WRITERS:
-        for mark in (*WRITERS[name].markers, *WRITERS[name].inner_marks, *WRITERS[name].frames.markers):
+        for mark in (*WRITERS[name].markers, *WRITERS[name].inner_markers, *WRITERS[name].frames.markers):
             assert not any(mark.endswith(mark[:size]) for size in range(1, len(mark))), mark
 
 

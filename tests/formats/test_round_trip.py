@@ -102,7 +102,7 @@ _CLOSER = "</tool_call>"
 def texts(name: str, *, inside: bool = False) -> st.SearchStrategy[str]:
     """Texts of arguments: anything, the family's own marks among it as far as it can hold them. ``inside`` a list or an object."""
     writer, limits = WRITERS.get(name), limits_of(name)
-    own = [] if writer is None else [*writer.markers, *writer.inner_marks]
+    own = [] if writer is None else [*writer.markers, *writer.inner_markers]
     closer = [] if writer is not None and writer.raw else [_CLOSER]
     parts = st.one_of(
         st.sampled_from([*_PIECES, *closer]),

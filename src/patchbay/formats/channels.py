@@ -536,6 +536,6 @@ class ChannelReader:
         return True
 
 
-def channel_marks(rows: Iterable[Channels]) -> tuple[str, ...]:
+def channel_markers(rows: Iterable[Channels]) -> tuple[str, ...]:
     """Return the markers that end a value of a call, outside of its strings."""
     return tuple(mark for row in rows for mark in (*row.dividers, *row.body_starts, *row.endings) if mark[0] == "<")

@@ -138,13 +138,13 @@ class Emitter:
         """Emit prose outside of fences."""
         if not text:
             return
-        kept = len(text.rstrip(LAYOUT)) if text[-1] in LAYOUT else len(text)
+        content_end = len(text.rstrip(LAYOUT)) if text[-1] in LAYOUT else len(text)
         if self.muted:
             pass
-        elif not kept and (self.at_line_start or self._after_region):
+        elif not content_end and (self.at_line_start or self._after_region):
             self._held_space.append(text)
         else:
-            cut = _LINE_END.search(text, kept)
+            cut = _LINE_END.search(text, content_end)
             if cut is None:
                 self._out(text)
             else:
@@ -215,15 +215,15 @@ class Emitter:
             if self._reasoning:
                 text = "\n\n" + text
             self._new_reasoning = False
-        kept = text.rstrip(" \t\r\n")
-        if kept:
-            piece = "".join(self._held_reasoning_space) + kept
+        content = text.rstrip(" \t\r\n")
+        if content:
+            piece = "".join(self._held_reasoning_space) + content
             self._held_reasoning_space.clear()
             self._flush_run()
             self._events.append(ReasoningDelta(piece))
             self._reasoning.append(piece)
-        if len(kept) < len(text):
-            self._held_reasoning_space.append(text[len(kept) :])
+        if len(content) < len(text):
+            self._held_reasoning_space.append(text[len(content) :])
 
     def end_reasoning(self) -> None:
         """End the reasoning; white space at its end is dropped."""
@@ -537,14 +537,14 @@ class BufferedCalls:
 
     def drop_repeated(self, known: set[str]) -> None:
         """Drop calls equal to an earlier one. ``known``: keys of the calls emitted before; the new ones are added."""
-        kept = []
+        unique = []
         for name, pieces in self.items:
             key = call_key(name, "".join(pieces)) if name else ""
             if not key or key not in known:
-                kept.append((name, pieces))
+                unique.append((name, pieces))
             if key:
                 known.add(key)
-        self.items = kept
+        self.items = unique
 
     def emit(self, sink: CallSink) -> None:
         """Emit the buffer."""

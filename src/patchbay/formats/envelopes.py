@@ -70,7 +70,7 @@ class ControlTokenReader:
         if emitter.has_calls or emitter.after_markup or not emitter.has_text:
             return True
         if source.buf[source.pos : source.pos + 1] in ("{", "["):
-            emitter.markup()  # calls may follow a token that was to open them
+            emitter.markup()  # the token may have been meant to open calls
             return True
         return (yield from ends_or_tag(source))
 
@@ -83,7 +83,7 @@ class AnswerMarkerReader:
         self.emitter = emitter
         self.named = named
         self._expected_closers: frozenset[str] = frozenset()
-        self._closers_of = {opener: frozenset(frame.closers) for frame in answer_markers for opener in frame.openers}
+        self._closers_of = {opener: frozenset(row.closers) for row in answer_markers for opener in row.openers}
 
     def drop(self, marker: str) -> Steps[bool]:
         """Drop a special token."""

@@ -103,7 +103,7 @@ class GluedCalls(Reader):
             raise Truncated
         arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
         end = source.offset
-        if (yield from source.space()) in ("", "<"):  # the text's end, or a special token, stands for the closing fence
+        if (yield from source.space()) in ("", "<"):  # the end of the text or a special token replaces the closing fence
             source.rewind_to(end)
         elif (yield from _FENCE.at(source)):
             source.pos += len("```")

@@ -12,7 +12,7 @@ from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import choose, markers, unknown_format
-from patchbay.formats.channels import ChannelReader, channel_marks
+from patchbay.formats.channels import ChannelReader, channel_markers
 from patchbay.formats.codecs.xml_tools import XmlTools, check_xml_tools
 from patchbay.formats.context import Context, cached_attribute, forget_cached
 from patchbay.formats.emitter import Emitter
@@ -60,7 +60,7 @@ class Plan:
         self.marker_set = marker_set(tuple(self.routes))
         self.tags = marker_set(tuple(literal for literal in self.openers if literal[0] in "<["))
         """Opening markers that are tags, not words: words may begin a line of anything."""
-        self.ends = marker_set((*self.wrappers.literals, *self.control_tokens, *channel_marks(self.channels)))
+        self.ends = marker_set((*self.wrappers.literals, *self.control_tokens, *channel_markers(self.channels)))
         """Markers that end a value."""
         words = [*(channel.implied_words for channel in self.channels), *(opening.words for opening in self.openings)]
         self._words = re.compile(r"\s*" + prefix_pattern(chain.from_iterable(words))).match if any(words) else None

@@ -144,10 +144,10 @@ def ending(texts: Sequence[TemplateText], openers: Sequence[str], closers: Seque
     prompt = _generation_prompt(texts)
     if not prompt:
         return Ending(open=None)
-    marks = re.compile("|".join(map(re.escape, sorted({*openers, *closers}, key=len, reverse=True))) or "(?!)")
+    markers = re.compile("|".join(map(re.escape, sorted({*openers, *closers}, key=len, reverse=True))) or "(?!)")
     ways, last = {False: ""}, ""
     for one in prompt:
-        if found := marks.findall(one.text):
+        if found := markers.findall(one.text):
             is_open, when = found[-1] in openers, " and ".join(condition for condition in one.under if condition != _LOOP)
             everywhere = not one.under or (when == f"not ({last})" and ways.get(is_open) == last)
             ways = {way: each for way, each in ways.items() if each != when and not everywhere}

@@ -138,16 +138,22 @@ class _Element:
 
 
 class Elements:
-    """Reads the elements of one call into ``arguments``. ``prefix``: stands before each tag. ``held``: emit nothing yet."""
+    """Reads the elements of one call into ``arguments``. ``prefix``: stands before each tag. ``buffered``: emit nothing yet."""
 
     def __init__(
-        self, source: Source, arguments: UntypedArguments, note: Callable[[str], None], *, prefix: str = "", held: bool = False
+        self,
+        source: Source,
+        arguments: UntypedArguments,
+        note: Callable[[str], None],
+        *,
+        prefix: str = "",
+        buffered: bool = False,
     ) -> None:
         self.source = source
         self.arguments = arguments
         self.note = note
         self.prefix = prefix
-        self.held = held
+        self.buffered = buffered
         self._head = f"{prefix}<"
         self._read: dict[str, list[_Element]] = {}
 
@@ -182,7 +188,7 @@ class Elements:
         """Read the argument that ``tag``, which stands at ``pos``, opens."""
         key = tag.name
         self.source.pos += tag.size
-        if key in (self.arguments.types.keys or ()) and self.arguments.is_streamable(key) and not self.held:
+        if key in (self.arguments.types.keys or ()) and self.arguments.is_streamable(key) and not self.buffered:
             opened: Counter[str] = Counter()
             pieces = self.arguments.begin_text(key)
             yield from read_text(self.source, pieces, lambda: self._end(key, opened), mark=self._head[0], encode=escaped)
@@ -344,7 +350,9 @@ class NestedCalls(Reader):
         bare = wrapper.body_prefix_len > 0
         arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.note)
         try:
-            closed = tag.empty or (yield from self._arguments(Elements(source, arguments, self.note, prefix=TOKEN, held=bare)))
+            closed = tag.empty or (
+                yield from self._arguments(Elements(source, arguments, self.note, prefix=TOKEN, buffered=bare))
+            )
         except Truncated:
             if bare:
                 raise NoMatch from None
@@ -361,7 +369,7 @@ class NestedCalls(Reader):
             before = source.offset
             char = yield from source.space()
             if not char:
-                raise Truncated  # another argument may have been about to come
+                raise Truncated  # more arguments may be missing
             tag = yield from elements.tag()
             if tag is None:
                 if not keys:

@@ -63,7 +63,7 @@ class GemmaValues:
                     raise MalformedCall
                 nesting.end()
             elif nesting.due == COLON and char.isalnum():
-                raise MalformedCall  # words: nothing says which of them is a key
+                raise MalformedCall  # words: it is unknown which of them is a key
             elif char in "}]":
                 source.pos += nesting.close(char)
             elif nesting.consume(char):
@@ -108,10 +108,10 @@ class GemmaValues:
     def _text(self, nesting: Nesting, token: str) -> Steps[None]:
         """Read strings from behind their first token: one, or several if second tokens were left out."""
         while True:
-            held = nesting.depth == 1 and self._key in self.types.unquoted
-            pieces: list[str] = [] if held else nesting.sink
-            following = yield from self._string(pieces, token, nesting.depth, streamed=not held)
-            if held:
+            encoded_twice = nesting.depth == 1 and self._key in self.types.unquoted
+            pieces: list[str] = [] if encoded_twice else nesting.sink
+            following = yield from self._string(pieces, token, nesting.depth, streamed=not encoded_twice)
+            if encoded_twice:
                 nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
             nesting.end_value()
             if not following:

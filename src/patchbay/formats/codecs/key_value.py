@@ -66,7 +66,7 @@ class Pairs:
         char = yield from self.structure.space()
         tag = (yield from TAGS.at(source)) if char == "<" else None
         if not char or (tag is not None and tag.cut):
-            raise Truncated  # another pair may have been about to come
+            raise Truncated  # more pairs may be missing
         if tag is None:
             mark = yield from self.structure.ends.at(source)
             if not mark and self.structure.ends.is_cut_off(source):

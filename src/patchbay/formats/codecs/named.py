@@ -230,7 +230,7 @@ class TagArguments(Reader):
         while True:
             char = yield from source.space()
             if not char:
-                raise Truncated  # another argument may have been about to come
+                raise Truncated  # more arguments may be missing
             begin = source.offset
             tag = yield from self._tag()
             if tag.startswith(f"{OPEN}argument"):
@@ -309,7 +309,7 @@ class Parameters:
         context = self.context
         arguments = UntypedArguments(context.calls, name, context.rules.types(name), context.emitter.note)
         stops = context.json.stops
-        body = XmlBody(context, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, held=False)
+        body = XmlBody(context, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, buffered=False)
         yield from body.read()
         if not body.emitted:
             arguments.emit()

@@ -77,7 +77,7 @@ _CDATA, _CDATA_END = marker_set(("<![CDATA[",)), marker_set(("]]>",))
 class XmlBody:
     """Reads one call from behind its opening tag into ``arguments``.
 
-    ``lines``: values may stand on lines of their own. ``held``: emit nothing before all is read.
+    ``lines``: values may stand on lines of their own. ``buffered``: emit nothing before all is read.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class XmlBody:
         arguments: UntypedArguments,
         *,
         lines: bool,
-        held: bool,
+        buffered: bool,
     ) -> None:
         self.context = context
         self.source = context.source
@@ -96,7 +96,7 @@ class XmlBody:
         self.structure = structure
         self.arguments = arguments
         self.lines = lines
-        self.held = held
+        self.buffered = buffered
         self.begun = False
         """Part of the call arrived: it is more than a mention of its opening tag."""
         self.emitted = False
@@ -104,7 +104,7 @@ class XmlBody:
         self._own_lines = False
         """A parameter stood on a line of its own: then values do too, as in their family's template."""
         self._closers = closers
-        self._elements = Elements(context.source, arguments, context.emitter.note, held=held)
+        self._elements = Elements(context.source, arguments, context.emitter.note, buffered=buffered)
 
     def read(self) -> Steps[bool]:
         """Read up to the call's end; return whether it was closed. Raises NoMatch, Truncated."""
@@ -116,7 +116,7 @@ class XmlBody:
             tag = (yield from TAGS.at(source)) if char == "<" else None
             if not char or (tag is not None and tag.cut):
                 self.begun |= tag is not None
-                raise Truncated  # another argument may have been about to come
+                raise Truncated  # more arguments may be missing
             if tag is None:
                 if char == "{" and not keys:
                     yield from self._object()
@@ -166,7 +166,7 @@ class XmlBody:
 
     def _object(self) -> Steps[None]:
         """Read all arguments as one JSON object. Raises NoMatch if nothing may be emitted yet."""
-        if self.held:
+        if self.buffered:
             raise NoMatch
         reader = self.context.json
         self.begun = True
@@ -192,7 +192,7 @@ class XmlBody:
             arguments.add(key, arguments.types.json(key, ""))
             return
         raw = tag.string == "true" or (not tag.string and arguments.types.is_text(key) and not self._is_json_by_family(tag))
-        if raw and not self.held and not arguments.may_hold_all(key):
+        if raw and not self.buffered and not arguments.may_hold_all(key):
             yield from self._value(tag, arguments.begin_text(key), escaped)
             arguments.end_text()
             return
@@ -330,20 +330,20 @@ class XmlCalls(Reader):
         if name is None:
             raise NoMatch
         arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.context.emitter.note)
-        held = bare and tag.word == "invoke"
-        body = XmlBody(self.context, self.structure, self._closers, arguments, lines=tag.word == "function", held=held)
+        buffered = bare and tag.word == "invoke"
+        body = XmlBody(self.context, self.structure, self._closers, arguments, lines=tag.word == "function", buffered=buffered)
         try:
             closed = tag.empty or (yield from body.read())
         except Truncated:
-            if held or (bare and not body.begun):
+            if buffered or (bare and not body.begun):
                 raise NoMatch from None
             self.calls.name = name
             raise
         if body.emitted:
             return 1
-        if bare and not (closed or (body.begun and not held)):
+        if bare and not (closed or (body.begun and not buffered)):
             raise NoMatch
-        if held and not (arguments.complete and self.rules.offered(name) is not None):
+        if buffered and not (arguments.complete and self.rules.offered(name) is not None):
             raise NoMatch
         arguments.emit()
         return 1

@@ -36,7 +36,7 @@ def spelled(call: str, *, join: str = "", block: tuple[str, str] = ("", "")) -> 
     ``{json_arguments}``: that JSON inside of a string.
     """
 
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    def write(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
         return block[0] + join.join(map(encode_call, calls)) + block[1]
 
     def encode_call(each: ToolCall) -> str:

@@ -42,7 +42,7 @@ def python_call(call: ToolCall, notation: Notation) -> str:
 
 
 def _calls(before: str, after: str, *, join: str = ", ", notation: Notation = PYTHON, each: str = "{call}") -> WriteCalls:
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    def write(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
         return before + join.join(each.format(call=python_call(call, notation)) for call in calls) + after
 
     return write
@@ -125,7 +125,7 @@ def _family(
 ) -> FamilyWriter:
     notation = _notation(mark)
 
-    def write(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+    def write(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
         return "".join(f"{call[0]}call:{each.name}{_arguments(each.raw_arguments)}{call[1]}" for each in calls)
 
     def _arguments(raw: str) -> str:

@@ -67,7 +67,7 @@ def _title(name: str) -> str:
 HEADED = Listing("The tools, each with its description and the JSON Schema of its arguments:", _headed)
 
 
-def _xml(specs: Sequence[ToolSpec], _marks: ReservedText) -> str:
+def _xml(specs: Sequence[ToolSpec], _markers: ReservedText) -> str:
     return "<tools>\n" + "\n".join(map(_xml_tool, specs)) + "\n</tools>"
 
 

@@ -250,7 +250,7 @@ class FamilyWriter:
     """Writes tools, calls and results in one family's layout. The same input always gives the same bytes.
 
     ``markers``: what begins a call, or ends a turn, anywhere in a text. ``rules``: what the model must know to write a call.
-    ``raw``: texts in arguments are not escaped, so one that holds a marker, or one of ``inner_marks``, cannot be written.
+    ``raw``: texts in arguments are not escaped, so one that holds a marker, or one of ``inner_markers``, cannot be written.
     ``parallel``: a turn can hold several calls. ``number_id``: returns the id of the nth call of a conversation, for families
     with a scheme of their own.
     ``by_name``: used for models whose name belongs to the family, without configuration. False if the markers are special tokens
@@ -262,7 +262,7 @@ class FamilyWriter:
     write: WriteCalls
     listing_of: Listing
     markers: tuple[str, ...] = ()
-    inner_marks: tuple[str, ...] = ()
+    inner_markers: tuple[str, ...] = ()
     layout: Layout = Layout()
     frames: Frames = TOOL_RESPONSE
     rules: tuple[str, ...] = ()
@@ -273,24 +273,24 @@ class FamilyWriter:
     number_id: Callable[[int, str], str] | None = None
 
     @cached_property
-    def _marks(self) -> ReservedText:
+    def _markers(self) -> ReservedText:
         return ReservedText(tuple(dict.fromkeys((*self.markers, *self.frames.markers))))
 
     @cached_property
-    def _value_marks(self) -> ReservedText:
-        return ReservedText((*self.markers, *self.inner_marks))
+    def _value_markers(self) -> ReservedText:
+        return ReservedText((*self.markers, *self.inner_markers))
 
     @cached_property
-    def _frame_marks(self) -> ReservedText:
+    def _frame_markers(self) -> ReservedText:
         return ReservedText(self.frames.markers)
 
     def listing(self, specs: Sequence[ToolSpec]) -> str:
         """Return the tools in the family's layout, without instructions."""
-        return self.listing_of.write(specs, self._marks)
+        return self.listing_of.write(specs, self._markers)
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
         """Return the calls of one turn, "" for none."""
-        return self.write(calls, self._value_marks) if calls else ""
+        return self.write(calls, self._value_markers) if calls else ""
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
         """Return a whole turn. Reasoning is left out if the family has none."""
@@ -298,11 +298,11 @@ class FamilyWriter:
 
     def results(self, results: Sequence[ToolResult]) -> str:
         """Return the results of one turn's calls, as a user's message; markers in them are escaped."""
-        return self.frames.write(results, self._marks)
+        return self.frames.write(results, self._markers)
 
     def escape_user_text(self, text: str) -> str:
         """Return a user's text, with the markers of frames in it escaped."""
-        return self._frame_marks.escape(text)
+        return self._frame_markers.escape(text)
 
     def call_id(self, number: int, name: str, given: str) -> str:
         """Return the id of a call by its number in the conversation (from 0): in the family's scheme, or the given one."""
@@ -310,7 +310,7 @@ class FamilyWriter:
 
     def holds(self, text: str) -> bool:
         """True if a text can be written in an argument and read back."""
-        return not (self.raw and self._value_marks.occur_in(text))
+        return not (self.raw and self._value_markers.occur_in(text))
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
         """Return the instructions: the tools, the form of calls and results, and with ``examples`` a short conversation."""

@@ -131,7 +131,7 @@ def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = 
     )
 
 
-def _minimax_m3(calls: Sequence[ToolCall], _marks: ReservedText) -> str:
+def _minimax_m3(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
     """Write members of objects and items of lists as elements too, with a token before every tag."""
     blocks = []
     for call in calls:
@@ -175,7 +175,7 @@ XML_PARAMETERS = (
         ),
         listing_of=XML,
         markers=("<tool_call", "<function=", *CHATML),
-        inner_marks=("<function", "<parameter"),
+        inner_markers=("<function", "<parameter"),
         layout=Layout(prose=("", "\n\n")),
         rules=(_TEXT, "Each value has its own lines."),
     ),
@@ -189,7 +189,7 @@ XML_PARAMETERS = (
         listing_of=json_lines(),
         markers=("<tool_call", "<function=", *CHATML),
         # The ampersand: some readers of this family undo XML's escapes.
-        inner_marks=("<function", "<parameter", "&"),
+        inner_markers=("<function", "<parameter", "&"),
         layout=Layout(("<think>", "</think>"), prose=("", "")),
         rules=(_TEXT, "There is no line break between the tags."),
     ),
@@ -202,7 +202,7 @@ XML_PARAMETERS = (
         ),
         listing_of=json_lines(),
         markers=("<seed:", "<function="),
-        inner_marks=("<function", "<parameter"),
+        inner_markers=("<function", "<parameter"),
         layout=Layout(("<seed:think>", "</seed:think>\n"), prose=("", "\n\n")),
         rules=(_TEXT_OR_PYTHON,),
     ),
@@ -216,7 +216,7 @@ XML_PARAMETERS = (
         ),
         listing_of=json_lines(),
         markers=("<function", *CHATML),
-        inner_marks=("<param", "]]>"),
+        inner_markers=("<param", "]]>"),
         rules=(_TEXT_OR_PYTHON, "A text with '<', '&' or line breaks stands in <![CDATA[ and ]]>."),
     ),
     _family(
@@ -228,7 +228,7 @@ XML_PARAMETERS = (
         ),
         listing_of=json_lines("<tools>\n<tool>", "</tool>\n</tools>", openai=False, join="</tool>\n<tool>"),
         markers=("<minimax:tool_call", "<invoke", "]~b", "[e~"),
-        inner_marks=("<parameter",),
+        inner_markers=("<parameter",),
         frames=Frames("<response>{content}</response>", markers=("<response",)),
         several=SEVERAL_IN_BLOCK,
     ),
@@ -314,7 +314,7 @@ XML_PARAMETERS = (
         ),
         listing_of=json_lines(),
         markers=("<dots_function_call", "<invoke"),
-        inner_marks=("<parameter",),
+        inner_markers=("<parameter",),
         several=SEVERAL_IN_BLOCK,
     ),
     _family(
@@ -348,7 +348,7 @@ XML_PARAMETERS = (
             "<functions>\n<function>", "</function>\n</functions>", openai=False, join="</function>\n<function>"
         ),
         markers=("<function_calls", "<invoke"),
-        inner_marks=("<parameter",),
+        inner_markers=("<parameter",),
         frames=Frames(
             "<result>\n<tool_name>{name}</tool_name>\n<stdout>\n{content}\n</stdout>\n</result>",
             around="<function_results>\n{results}\n</function_results>",
@@ -381,7 +381,7 @@ def _keyed(
         write=elements(call=call, value=value, join=join, block=block),
         listing_of=json_lines(),
         markers=markers,
-        inner_marks=("<tool_call", "<arg_key", "<arg_value", "<tool_sep"),
+        inner_markers=("<tool_call", "<arg_key", "<arg_value", "<tool_sep"),
         layout=layout,
         frames=frames,
         rules=(_TEXT,),

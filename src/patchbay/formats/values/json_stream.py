@@ -214,26 +214,26 @@ class StringReader:
         if may_be_triple and (yield from self._is_triple(quote)):
             yield from self._triple(sink, quote)
             return
-        held: list[str] | None = None
+        after_stop: list[str] | None = None
         out = sink
         while True:
             found = plain.match(source.buf, source.pos)
             if found:
-                end = found.end() if held is not None else self._before_stop(found.end())
+                end = found.end() if after_stop is not None else self._before_stop(found.end())
                 if end > source.pos:
                     out.append(source.buf[source.pos : end])
                     source.pos = end
                 if end < found.end():
                     if (yield from self._at_stop()):
                         stop = source.offset
-                        out = held = []
+                        out = after_stop = []
                     out.append(source.buf[source.pos])
                     source.pos += 1
                     continue
             if source.pos >= len(source.buf):
                 if source.ended:
                     break
-                if quote == '"' and streamed and held is None:
+                if quote == '"' and streamed and after_stop is None:
                     source.fast_argument = self._fast_chunk
                 yield
                 source.fast_argument = None
@@ -242,11 +242,11 @@ class StringReader:
             if char in closing:
                 following = source.buf[source.pos + 1 : source.pos + 2]
                 closes = following in _AFTER_STRING or (yield from self._closes())
-                if held is not None and not closes:
+                if after_stop is not None and not closes:
                     break
                 source.pos += 1
                 if closes:
-                    sink.extend(held or ())
+                    sink.extend(after_stop or ())
                     sink.append('"')
                     return
                 self.note("unescaped_quote")
@@ -263,11 +263,11 @@ class StringReader:
                 source.pos += 1
                 out.append(char)
             else:
-                if char == "\n" and self.fenced and held is None and not self.guarded and (yield from self._fence_line()):
+                if char == "\n" and self.fenced and after_stop is None and not self.guarded and (yield from self._fence_line()):
                     stop = source.offset
-                    out = held = []
+                    out = after_stop = []
                 yield from self._control(out, char)
-        if held is None:
+        if after_stop is None:
             raise Truncated
         source.rewind_to(stop)
         raise MalformedCall

@@ -51,20 +51,20 @@ def read_text(
         buf, pos = source.buf, source.pos
         at = buf.find(mark, pos)
         stop = at if at >= 0 else len(buf)
-        held = stop > pos and buf[stop - 1] == "\n"
-        if stop - held > pos:
-            sink.append(encode(buf[pos : stop - held]))
+        break_held = stop > pos and buf[stop - 1] == "\n"
+        if stop - break_held > pos:
+            sink.append(encode(buf[pos : stop - break_held]))
         if at < 0:
-            source.pos = stop - held
+            source.pos = stop - break_held
             if source.ended:
                 raise Truncated
-            source.fast_argument = None if held else fast_argument
+            source.fast_argument = None if break_held else fast_argument
             yield
             source.fast_argument = None
             continue
         source.pos = at
         found = yield from end()
-        if held and not (lines if found is Boundary.CLOSED else found is Boundary.BROKEN):
+        if break_held and not (lines if found is Boundary.CLOSED else found is Boundary.BROKEN):
             sink.append(encode("\n"))
         if found is not Boundary.NONE:
             return
