@@ -221,14 +221,6 @@ def test_prompt_disappears_when_decided_elsewhere(server):
         assert 130 == terminal.interrupt()
 
 
-def test_unreachable_server_is_retried(tmp_path):
-    with serving(tmp_path) as server, Terminal(server.url) as terminal:
-        terminal.seen("Watching")
-        server.kill()
-        terminal.seen("reconnecting")
-        assert 130 == terminal.interrupt()
-
-
 def test_returned_server_is_asked_for_its_pending_requests(tmp_path):
     """The question stands meanwhile; an answer that does not reach the server is asked for again."""
     with serving(tmp_path, port=kept_port()) as server:

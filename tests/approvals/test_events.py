@@ -93,7 +93,6 @@ def test_cancelled_run_withdraws_its_request_unless_the_service_is_leaving():
 
 async def test_immediate_decision_emits_no_event():
     """For the session, by the policy, by what is left of an earlier run: the call's own events have the decisions."""
-
     async with service_at() as service:
         executor, watching = watched(service, Files())
         await decided(service, "approve_session", executor=executor)

@@ -69,7 +69,6 @@ async def test_approved_call_is_denied_if_its_facts_changed():
 
 async def test_a_session_approval_does_not_cover_other_facts(url):
     """Every call of the tool with any arguments, as long as it comes to the same."""
-
     files = LinkedFiles()
     async with service_at(url) as service:
         await decided(service, "approve_session", call_of("/a"), executor=files.executor(service), by="ann")

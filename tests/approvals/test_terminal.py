@@ -155,7 +155,6 @@ async def test_terminal_closed_during_a_prompt_denies(typist):
 
 async def test_unread_terminal_blocks_nothing_else(typist):
     """After Ctrl-S or on a slow line the prompt blocks, and the program continues."""
-
     files = Files()
     policy = ApprovalPolicy(otherwise=Rule(deadline=600))
     async with service_at(policy=policy, terminal=typist.approver) as service:
