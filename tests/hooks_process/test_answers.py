@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks_process import view_builders
-from patchbay.hooks import AbortTurn, Approval, Ask, DenyTool, HardAbort, Modify, Respond, ToolOutput
+from patchbay.hooks import Approval, Ask, DenyTool, Respond, ToolOutput
 from patchbay.hooks.process import client, replies
 from patchbay.hooks.process.replies import Findings, WrongTypeError
 
@@ -138,13 +138,6 @@ def test_empty_list_removes_all_calls():
     assert decision is None
 
 
-def test_a_call_is_changed_by_its_members():
-    decision, _ = call_decision({"call": {"tool": "ls", "arguments": {"path": "/"}, "meta": {}, "context": {}}})
-    assert {"tool": "ls"} == decision.changes
-    decision, _ = call_decision({"action": "modify", "call": {"arguments": {"path": "/tmp"}}})
-    assert {"arguments": {"path": "/tmp"}} == decision.changes
-
-
 @pytest.mark.parametrize(
     "result", [{}, {"call": {"tool": "rm", "arguments": {"path": "/"}}}, {"call": {"tool": ""}}, {"call": {}}]
 )
@@ -179,12 +172,6 @@ ASKED = {
     "before_tool": call_decision,
     "after_tool": result_decision,
 }
-
-
-@pytest.mark.parametrize("point", ASKED)
-def test_every_point_can_end_the_turn(point):
-    assert AbortTurn("enough") == ASKED[point]({"action": "abort_turn", "reason": "enough"})[0]
-    assert HardAbort() == ASKED[point]({"action": "hard_abort"})[0]
 
 
 def test_before_a_tool_a_hook_may_refuse_and_answer():
@@ -376,11 +363,6 @@ def test_the_flat_forms_are_accepted_and_reported():
 def test_nested_result_is_not_read_as_the_flat_form():
     decision, findings = result_decision({"result": {"tool": "other"}})
     assert (None, {}) == (decision, findings.found)
-
-
-def test_modify_without_changes_is_invalid():
-    assert result_decision({"action": "modify"})[0] is None
-    assert not isinstance(call_decision({"action": "modify"})[0], Modify)
 
 
 @pytest.mark.parametrize(

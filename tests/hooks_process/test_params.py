@@ -35,19 +35,6 @@ def test_call_is_sent_with_contract_fields_and_without_empty_ones():
     assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
 
 
-def test_call_has_arguments_and_tool_metadata():
-    about = {"arguments": {"path": "/"}, "source": "registry", "endpoint": "http://x/rm", "annotations": {"destructive": True}}
-    outcome = written(sent("approve_tool", view_builders.call(**about, digest="sha256:12")))
-    assert {**about, "digest": "sha256:12"} == {name: outcome[name] for name in (*about, "digest")}
-
-
-def test_approval_request_includes_facts_if_any():
-    without = written(sent("approve_tool", view_builders.call(digest="sha256:12")))
-    outcome = written(sent("approve_tool", view_builders.call(digest="sha256:12", facts={"path": "/srv"})))
-    assert {**without, "facts": {"path": "/srv"}} == outcome
-    assert "facts" not in without
-
-
 def test_a_request_has_messages_tools_and_options():
     view = view_builders.request(
         messages=[{"role": "user", "content": "hi"}],
