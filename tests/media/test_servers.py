@@ -10,11 +10,14 @@ import pytest
 from agents.turns import Chat, agent, said_to
 from media.pictures import png
 from patchbay.agents import Blob
+from patchbay.hooks import HookManager, Respond
 from patchbay.loop.conversation import LEFT_OUT
-from patchbay.server.registry_service import _json_output
+from patchbay.server.app import create_tools_app
+from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server.settings import ToolsSettings
 from patchbay.testing import ScriptedModel
-from patchbay.tools.output import ToolOutput, introduction
-from patchbay.types import Illustrated, ToolCall
+from patchbay.tools.output import introduction
+from patchbay.types import ToolCall
 from tools_server.rig import calling_back, json_response, serving
 
 IMAGE = png(filler=4000)
@@ -76,8 +79,17 @@ def test_text_about_images_is_truncated_like_any_other():
 
 
 def test_hook_answer_for_a_registered_tool_is_text():
-    assert b'"sunny"' == bytes(_json_output(ToolOutput("sunny"), ""))
-    assert b'{"a":1}' == bytes(_json_output(Illustrated({"a": 1}, ()), ""))
+    class Answers:
+        async def before_tool(self, call):
+            return Respond("sunny")
+
+    hooks = HookManager()
+    hooks.mount("answers", Answers())
+    app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), governance=Governance(GovernanceSettings(), hooks=hooks))
+    with serving(app=app) as server, calling_back(json_response({})) as callback:
+        server.register(callback_url=callback.url)
+        answer = server.call()
+    assert ("sunny", "sunny", []) == (answer["output"], answer["content"], callback.calls)
 
 
 @pytest.mark.parametrize("kinds", [[], ["image"]])
