@@ -309,26 +309,6 @@ def test_data_url_is_stored_with_its_type(store):
 # Which files go
 
 
-def test_file_is_deleted_with_its_last_ref(store, photo):
-    first, second = store.store(photo), store.store(photo)
-    store.release(first)
-    assert photo.exists()
-    store.release(second)
-    assert not photo.exists()
-
-
-def test_file_of_a_forget_only_ref_stays(store, photo):
-    first, second = store.store(photo, KEEP), store.store(photo)
-    store.release(first)
-    store.release(second)
-    assert photo.exists()
-
-
-def test_an_unknown_policy_deletes(store, photo):
-    store.release(store.store(photo, MediaMeta(cleanup="whatever")))
-    assert not photo.exists()
-
-
 def test_a_scope_is_released_as_often_as_one_likes_and_no_other_with_it(store):
     store.put(b"1", scope="a")
     store.put(b"2", scope="a")
@@ -415,16 +395,6 @@ def test_nothing_is_swept_without_an_age(tmp_path):
         clock.now += 1e9
         assert 0 == store.sweep()
         assert 1 == store.count
-
-
-def test_least_recently_used_file_is_evicted(tmp_path):
-    with MediaStore(tmp_path / "store", max_refs=2) as store:
-        first, second = store.put(b"1"), store.put(b"2")
-        store.read(first)
-        third = store.put(b"3")
-        assert [b"1", b"3"] == [store.read(first), store.read(third)]
-        with pytest.raises(UnknownRefError):
-            store.read(second)
 
 
 def test_size_limit_evicts_stored_bytes_but_not_external_files(tmp_path, photo):
