@@ -321,10 +321,6 @@ def test_denied_call_has_the_reason_and_the_turn_continues():
     assert ("not today", "hook0") == (error.reason, error.by)
 
 
-def test_denial_without_a_reason_adds_no_reason():
-    assert ["Tool execution denied by hook"] == play_turn(managed(hook(before_tool=DenyTool()))).results
-
-
 # after_tool
 
 
@@ -539,11 +535,6 @@ def test_executed_calls_keep_their_results_and_others_get_one():
 def test_result_of_a_call_followed_by_an_abort_states_that_it_ran():
     turned = play_turn(managed(hook(after_tool=AbortTurn("stop"))))
     assert ["Error: hook requested turn abort: stop. (The tool itself had run: its effects stand.)"] == turned.results
-
-
-def test_tokens_of_an_answer_that_a_hook_ends_the_turn_with_are_counted():
-    reply = ModelReply(Reply("x"), "stop", Usage(1, 2, 3))
-    assert Usage(1, 2, 3) == play_turn(managed(hook(after_llm=AbortTurn())), reply).final.usage
 
 
 def test_non_text_reason_is_dropped():

@@ -23,7 +23,7 @@ from patchbay.agents import (
 )
 from patchbay.hooks import AbortTurn, Approval, HardAbort, HookManager, Modify, Respond, ToolOutput
 from patchbay.testing import ScriptedModel
-from patchbay.types import Reply, ToolCall, Usage
+from patchbay.types import Reply, Usage
 from support.running import run
 
 from .test_injected_tools import OSLO, WEATHER, hook_with_tools
@@ -286,19 +286,6 @@ async def test_abort_in_an_agent_tool_is_a_failed_call_of_the_outer_turn():
     assert "done" == events[-1].content.text
 
 
-async def test_hooks_are_called_for_an_agent_tool_of_a_runner():
-    seen = []
-
-    def before_llm(request):
-        seen.append((request.meta.agent_id, request.meta.turn_id, request.meta.parent_turn_id))
-
-    helper = LlmAgent(name="helper", model=ScriptedModel(["yes"]))
-    model = ScriptedModel([call("helper", "1", request="really?"), "done"])
-    assert "done" == (await ToolRunner(model, [AgentTool(helper)], hooks=managed(hook(before_llm=before_llm))).run("hi")).content
-    assert ["", "helper", ""] == [agent_id for agent_id, *_ in seen]
-    assert seen[0][1] == seen[1][2] != ""
-
-
 async def test_each_turn_of_a_run_has_a_unique_id():
     seen = []
     agents = [LlmAgent(name=name, model=ScriptedModel(["x"])) for name in ("one", "two")]
@@ -454,13 +441,3 @@ async def test_run_config_and_hooks_know_the_same_limits():
 
     runner = Runner(agent(["done"]), hooks=managed(hook(before_llm=slow)))
     assert "RUN_TIMEOUT" == [event async for event in runner.run("u", "s", "hi", RunConfig(run_timeout=0.05))][-1].error_code
-
-
-def test_responses_of_hooks_are_in_the_log_like_any_other():
-    async def main() -> Any:
-        one = chat(agent([ToolCall("1", "add", '{"a": 1}'), "done"], add), managed(hook(before_tool=Respond("mine"))))
-        await one.say()
-        return await one.session()
-
-    (response,) = [each for event in run(main()).events for each in event.get_function_responses()]
-    assert "mine" in str(response.response)

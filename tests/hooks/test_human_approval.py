@@ -9,7 +9,6 @@ import pytest
 
 from patchbay.approvals import ApprovalService, parse_policy
 from patchbay.hooks import Ask, DenyTool, HookManager, HookPolicy, Modify, Respond
-from support.running import run
 
 from .turns import called, hook, managed, play_turn, run_turn
 
@@ -39,8 +38,8 @@ async def decided(
 @pytest.mark.parametrize("stands_by", [False, True])
 @pytest.mark.parametrize("point", ["before_tool", "approve_tool"])
 @pytest.mark.parametrize(("verdict", "ran"), [("approve", [("rm", "/srv")]), ("deny", [])])
-def test_call_pending_approval_by_a_hook_waits_for_a_person(point, verdict, ran, stands_by):
-    turned, request = run(decided(managed(guard=hook(**{point: Ask("it is large")})), verdict, stands_by=stands_by))
+async def test_call_pending_approval_by_a_hook_waits_for_a_person(point, verdict, ran, stands_by):
+    turned, request = await decided(managed(guard=hook(**{point: Ask("it is large")})), verdict, stands_by=stands_by)
     assert ("hook guard", "guard: it is large", "rm") == (request.rule, request.why, request.tool)
     assert ran == turned.ran
 
@@ -70,41 +69,41 @@ async def test_where_the_service_cannot_reach_a_person_the_call_is_denied():
         ({"outcome": "ask", "who": ["hooks"]}, "hook guard", True),
     ],
 )
-def test_hook_that_requests_approval_does_not_weaken_the_policy(rule, asked, ran):
+async def test_hook_that_requests_approval_does_not_weaken_the_policy(rule, asked, ran):
     manager = managed(guard=hook(before_tool=Ask()), other=hook(approve_tool=True))
-    turned, request = run(decided(manager, policy={"rules": [{"tools": ["rm"], **rule}]}))
+    turned, request = await decided(manager, policy={"rules": [{"tools": ["rm"], **rule}]})
     assert (asked, ran) == (request.rule if request else None, bool(turned.ran))
 
 
-def test_approver_sees_the_call_after_hooks_and_every_reason():
+async def test_approver_sees_the_call_after_hooks_and_every_reason():
     hooks = {
         "a": hook(before_tool=Ask("one")),
         "b": hook(before_tool=Modify({"arguments": {"path": "/tmp"}})),
         "c": hook(before_tool=Ask("two")),
     }
-    turned, request = run(decided(managed(**hooks)))
+    turned, request = await decided(managed(**hooks))
     assert ('{"path": "/tmp"}', "a: one; c: two", [("rm", "/tmp")]) == (request.arguments, request.why, turned.ran)
 
 
-def test_denial_by_another_hook_precedes_the_approval_request():
-    turned, request = run(decided(managed(a=hook(before_tool=Ask()), b=hook(before_tool=DenyTool("no")))))
+async def test_denial_by_another_hook_precedes_the_approval_request():
+    turned, request = await decided(managed(a=hook(before_tool=Ask()), b=hook(before_tool=DenyTool("no"))))
     assert (None, ["Tool execution denied by hook: no"]) == (request, turned.results)
 
 
-def test_an_answer_in_the_tools_place_waits_for_the_person_too():
+async def test_an_answer_in_the_tools_place_waits_for_the_person_too():
     manager = managed(a=hook(before_tool=Ask()), b=hook(before_tool=Respond("mine")), policy=HookPolicy(respond_approval="seed"))
-    turned, request = run(decided(manager, "deny", stands_by=True))
+    turned, request = await decided(manager, "deny", stands_by=True)
     assert ("hook a", ["tool_denied"]) == (request.rule, turned.codes)
 
 
-def test_standby_approval_service_ignores_calls_without_an_ask():
-    turned, request = run(decided(managed(guard=hook(before_tool=None)), stands_by=True))
+async def test_standby_approval_service_ignores_calls_without_an_ask():
+    turned, request = await decided(managed(guard=hook(before_tool=None)), stands_by=True)
     assert (None, [("rm", "/srv")]) == (request, turned.ran)
 
 
-def test_record_has_the_asking_hook_and_the_persons_decision():
+async def test_record_has_the_asking_hook_and_the_persons_decision():
     records: list[Any] = []
     manager = managed(guard=hook(before_tool=Ask("it is large")))
     manager.recorders.append(records.append)
-    run(decided(manager))
+    await decided(manager)
     assert (("guard", "before_tool", "asked a person: it is large"), ("ann", "approve_tool", "approved")) == records[0].decisions
