@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.models.chat_model import ChatRequest
+from patchbay.models import ChatRequest
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
 

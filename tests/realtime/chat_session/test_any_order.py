@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import UpstreamError
-from patchbay.models.chat_model import ModelReply, TextDelta
+from patchbay.models import ModelReply
+from patchbay.models.chat_model import TextDelta
 from patchbay.realtime import ChatSession, RealtimeLimits
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

@@ -12,7 +12,8 @@ import pytest
 
 from patchbay.errors import UpstreamError
 from patchbay.hooks import AbortTurn, HookManager, Modify, Respond
-from patchbay.models.chat_model import ModelReply, TextDelta
+from patchbay.models import ModelReply
+from patchbay.models.chat_model import TextDelta
 from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, RealtimeLimits, ResponseEndEvent, ToolResultEvent
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools import ToolDefinition

@@ -13,8 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.errors import ToolSyncError
-from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import RealtimeSession, RealtimeSettings
 from patchbay.tools import ToolDefinition
 
 from .playing import Played, bounded, limits, snapshot_of

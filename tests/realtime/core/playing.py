@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
-from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
-from patchbay.realtime.events import ConnectionEvent, RealtimeEvent, ResponseEndEvent
+from patchbay.realtime import ConnectionEvent, RealtimeEvent, RealtimeLimits, RealtimeSession, RealtimeSettings, ResponseEndEvent
 from patchbay.realtime.providers.registry import dialect_for
-from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import FakeRealtime
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

@@ -10,8 +10,7 @@ import pytest
 from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolResultEvent
-from patchbay.realtime import RealtimeSession
-from patchbay.realtime.events import AudioEvent, ErrorEvent, TranscriptEvent
+from patchbay.realtime import AudioEvent, ErrorEvent, RealtimeSession, TranscriptEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 

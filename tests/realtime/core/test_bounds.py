@@ -12,8 +12,7 @@ import pytest
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.event_queue import MAX_BYTES, MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
-from patchbay.realtime.events import (
+from patchbay.realtime import (
     AudioEvent,
     ConnectionEvent,
     DroppedEvent,
@@ -23,6 +22,7 @@ from patchbay.realtime.events import (
     ResponseEndEvent,
     TranscriptEvent,
 )
+from patchbay.realtime.event_queue import MAX_BYTES, MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
 from patchbay.realtime.history import Transcript
 from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffer
 from patchbay.realtime.tool_calls import (
@@ -33,7 +33,7 @@ from patchbay.realtime.tool_calls import (
     late_result_text,
     rejected_execution,
 )
-from patchbay.tools.context import Progress, ToolActions
+from patchbay.tools import Progress, ToolActions
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall, ToolResult
 from support.running import run

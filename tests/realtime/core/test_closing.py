@@ -16,12 +16,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent
-from patchbay.realtime import connection
-from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime import ConnectionEvent, RealtimeSession, RealtimeSettings, connection
 from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
-from patchbay.realtime.events import ConnectionEvent
 from patchbay.realtime.providers.event_providers import OpenAIDialect
-from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, served

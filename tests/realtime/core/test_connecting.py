@@ -9,9 +9,7 @@ from http import HTTPStatus
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.realtime import connection
-from patchbay.realtime.events import ErrorEvent
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import ErrorEvent, RealtimeSession, connection
 
 from .peers import SECRET, Peer, open_session, served, serving
 from .playing import bounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from patchbay.loop import ToolResultEvent
-from patchbay.realtime.events import ConnectionEvent, DroppedEvent, InterruptedEvent
+from patchbay.realtime import ConnectionEvent, DroppedEvent, InterruptedEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 
 from .peers import Peer, created, done, served, text_delta

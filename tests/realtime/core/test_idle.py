@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from patchbay.realtime.events import ConnectionEvent, IdleEvent, TranscriptEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote, Say
+from patchbay.realtime import ConnectionEvent, IdleEvent, TranscriptEvent
+from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Quote, Say
 
 from .peers import Peer, content, created, done, served, text_delta
 from .playing import Played, SlowTool, limits, playing
 
-PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+PROVIDERS = [FakeOpenAI, FakeGemini]
 
 
 async def event_kinds(played: Played, times: int = 1) -> list[str]:

@@ -7,9 +7,16 @@ import asyncio
 import pytest
 
 from patchbay.loop import TextEvent
-from patchbay.realtime.chat_session import ChatSession
-from patchbay.realtime.events import AudioEvent, DroppedEvent, IdleEvent, InterruptedEvent, RealtimeEvent, TranscriptEvent
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import (
+    AudioEvent,
+    ChatSession,
+    DroppedEvent,
+    IdleEvent,
+    InterruptedEvent,
+    RealtimeEvent,
+    RealtimeSession,
+    TranscriptEvent,
+)
 from patchbay.testing import ScriptedUpstream, Text
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
 

@@ -9,24 +9,18 @@ import pytest
 from executor.virtual_time import later
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolResultEvent
-from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import ErrorEvent, RealtimeSession, RealtimeSettings, ResponseEndEvent
 from patchbay.testing.realtime import (
     Answer,
     Call,
     FakeGLM,
     FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
     Faults,
     Quote,
     Say,
 )
 
 from .playing import Played, limits, playing, recording
-
-EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
 
 
 async def test_results_without_a_connection_are_sent_together_on_the_next():
@@ -53,7 +47,7 @@ async def test_results_without_a_connection_are_sent_together_on_the_next():
         assert 2 == sum(frame["type"] == "response.create" for _, frame in fake.frames)
 
 
-@pytest.mark.parametrize("provider", EVENTS)
+@pytest.mark.parametrize("provider", [FakeOpenAI, FakeGLM])
 async def test_new_connection_gets_finished_results_and_running_calls(provider):
     may_end = asyncio.Event()
 

@@ -11,9 +11,8 @@ import pytest
 from patchbay.errors import HookAbortError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolCallEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime import response_state
-from patchbay.realtime.events import ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Pause, Say
+from patchbay.realtime import ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent, response_state
+from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
@@ -21,7 +20,7 @@ from patchbay.tools.output import ToolOutput
 from .peers import Peer, content, created, done, served, text_delta
 from .playing import SlowTool, bounded, playing
 
-PROVIDERS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+PROVIDERS = [FakeOpenAI, FakeGemini]
 NOISE = ({"type": "input_audio_buffer.speech_started"}, {"type": "input_audio_buffer.speech_stopped"})
 BUSY = {
     "type": "error",

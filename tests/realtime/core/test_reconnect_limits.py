@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from patchbay.realtime import reconnect
-from patchbay.realtime.events import ErrorEvent
+from patchbay.realtime import ErrorEvent, reconnect
 
 from .peers import Peer, served
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime import RealtimeSettings
 from patchbay.realtime.connection import ProviderConnection
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.realtime.responses import ResponseController

@@ -10,9 +10,7 @@ import pytest
 
 from patchbay import realtime
 from patchbay.errors import ConfigurationError, InvalidRequestError
-from patchbay.realtime.chat_session import ChatSession
-from patchbay.realtime.events import ConnectionEvent, IdleEvent
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import ChatSession, ConnectionEvent, IdleEvent, RealtimeSession
 from patchbay.testing import ScriptedModel
 from patchbay.testing.realtime import FakeGLM
 

@@ -7,9 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.chat_session import ChatSession
-from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession, RealtimeSettings
 from patchbay.testing import ScriptedModel
 
 COUNTS = ["flood_calls", "max_rounds", "max_calls", "reconnects", "kept_items", "kept_chars", "waiting", "max_frame"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laws.clock import SteppedLoop
-from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
+from patchbay.realtime import RealtimeLimits, RealtimeSettings
 from patchbay.realtime.connection import ProviderConnection
 from patchbay.realtime.providers.base import Dialect
 from patchbay.realtime.providers.event_providers import OpenAIDialect

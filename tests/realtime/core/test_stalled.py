@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from patchbay.realtime import ConnectionEvent
 from patchbay.realtime import connection as connections
 from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
-from patchbay.realtime.events import ConnectionEvent
 from patchbay.testing.realtime import FakeOpenAI
 
 from .peers import Peer, served

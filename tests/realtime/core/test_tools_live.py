@@ -13,10 +13,7 @@ from patchbay.testing.realtime import (
     Answer,
     Call,
     FakeGemini,
-    FakeGLM,
     FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
     Faults,
     Pause,
     Quote,
@@ -28,10 +25,10 @@ from patchbay.tools.manager import LLMSessionManager
 from .peers import Peer, change, open_session, rejected_execution, serving, updated
 from .playing import SlowTool, bounded, limits, named, playing, snapshot_of
 
-ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+PROVIDERS = [FakeOpenAI, FakeGemini]
 
 
-@pytest.mark.parametrize("provider", ALL)
+@pytest.mark.parametrize("provider", PROVIDERS)
 async def test_synced_tool_is_available_to_the_model_on_return(provider):
     async with playing(provider([Call("added"), Quote()]), named("own")) as played:
         manager = LLMSessionManager("ann")

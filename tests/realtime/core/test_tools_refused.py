@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.errors import ToolSyncError
 from patchbay.loop import TextEvent
-from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
+from patchbay.realtime import ErrorEvent, ResponseEndEvent
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

@@ -8,15 +8,15 @@ import pytest
 
 from executor.virtual_time import later
 from patchbay.errors import ToolSyncError
-from patchbay.realtime.events import ErrorEvent
-from patchbay.testing.realtime import FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Faults
+from patchbay.realtime import ErrorEvent
+from patchbay.testing.realtime import FakeGLM, FakeOpenAI, Faults
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 
 from .peers import Peer, change, content, refusal, replies, served, updated
 from .playing import Played, bounded, limits, named, playing, snapshot_of
 
-EVENTS = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun]
+EVENTS = [FakeOpenAI, FakeGLM]
 LONG = 20.0
 CONFIRMED = {"type": "session.updated"}  # which does not say of which tools
 

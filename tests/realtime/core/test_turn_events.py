@@ -11,7 +11,7 @@ import pytest
 
 from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.events import ErrorEvent, InterruptedEvent, ResponseEndEvent
+from patchbay.realtime import ErrorEvent, InterruptedEvent, ResponseEndEvent
 from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faults, Pause, Quote, Say
 from patchbay.tools import tool
 from patchbay.tools.output import ToolOutput

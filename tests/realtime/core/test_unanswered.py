@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime.events import ErrorEvent, IdleEvent, InterruptedEvent
+from patchbay.realtime import ErrorEvent, IdleEvent, InterruptedEvent
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 

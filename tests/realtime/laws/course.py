@@ -18,17 +18,17 @@ from patchbay.errors import PatchbayError, ToolSyncError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.hooks import HookManager
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
-from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.events import (
+from patchbay.realtime import (
     AudioEvent,
     ConnectionEvent,
     DroppedEvent,
     ErrorEvent,
     IdleEvent,
     RealtimeEvent,
+    RealtimeSession,
+    RealtimeSettings,
     TranscriptEvent,
 )
-from patchbay.realtime.session import RealtimeSession
 from patchbay.testing.realtime import Answer, FakeGemini, FakeRealtime, Faults, Interrupt
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager

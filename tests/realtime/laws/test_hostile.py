@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime import call_assembly, response_state
+from patchbay.realtime import ErrorEvent, RealtimeSession, RealtimeSettings, ResponseEndEvent, call_assembly, response_state
 from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
-from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.events import ErrorEvent, ResponseEndEvent
-from patchbay.realtime.session import RealtimeSession
 from realtime.core.peers import SECRET, Handle, Peer, served, serving
 from realtime.core.playing import Played, bounded, limits, recording
 

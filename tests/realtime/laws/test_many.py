@@ -15,10 +15,7 @@ import pytest
 import trustme
 
 from patchbay.loop import TextEvent, ToolResultEvent
-from patchbay.realtime import connection
-from patchbay.realtime.config import RealtimeSettings
-from patchbay.realtime.events import ResponseEndEvent
-from patchbay.realtime.session import RealtimeSession
+from patchbay.realtime import RealtimeSession, RealtimeSettings, ResponseEndEvent, connection
 from realtime.core.playing import bounded, limits
 from support.running import run
 

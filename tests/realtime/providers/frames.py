@@ -8,7 +8,7 @@ from typing import Any
 from openai.types.realtime import RealtimeClientEventParam
 from pydantic import TypeAdapter
 
-from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime import RealtimeSettings
 from patchbay.realtime.providers.base import ConnectionSetup, Dialect
 from patchbay.realtime.providers.registry import dialect_for
 from patchbay.realtime.server_events import CallDelta, ServerEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime import RealtimeSettings
 from patchbay.realtime.providers.base import CallResult, Line
 from patchbay.realtime.providers.call_keys import CallKeys, CallReference
 from patchbay.realtime.providers.gemini import GeminiDialect

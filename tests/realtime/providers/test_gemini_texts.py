@@ -8,8 +8,7 @@ from contextlib import aclosing
 import pytest
 from google.genai import types as sdk
 
-from patchbay.realtime import RealtimeSession
-from patchbay.realtime.config import RealtimeLimits
+from patchbay.realtime import RealtimeLimits, RealtimeSession
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
 from patchbay.testing.realtime import Answer, FakeGemini, Faults, Pause, Quote, Say

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.realtime.config import RealtimeSettings
+from patchbay.realtime import RealtimeSettings
 from patchbay.realtime.providers.registry import PROVIDERS, dialect_for, key_for
 
 VARIABLES = [variable for dialect in PROVIDERS for variable in dialect.key_variables]

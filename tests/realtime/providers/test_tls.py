@@ -10,8 +10,7 @@ import pytest
 import trustme
 
 from patchbay.errors import UpstreamError
-from patchbay.realtime import RealtimeSession, connection
-from patchbay.realtime.config import RealtimeLimits
+from patchbay.realtime import RealtimeLimits, RealtimeSession, connection
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, Quote
 
 BOUND = 60.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from patchbay.server import ToolsSettings
 from patchbay.server.auth import AccessMiddleware
-from patchbay.server.settings import ToolsSettings
 from patchbay.testing.realtime import FakeOpenAI
 
 from .rig import foreign_scope, never, serving

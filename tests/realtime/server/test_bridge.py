@@ -12,10 +12,9 @@ import pytest
 
 from patchbay.errors import UpstreamError
 from patchbay.loop import TextEvent
-from patchbay.realtime import RealtimeLimits, RealtimeSettings
+from patchbay.realtime import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent, RealtimeLimits, RealtimeSettings
 from patchbay.realtime.event_queue import EventQueue
-from patchbay.realtime.events import ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent
-from patchbay.server.governance import Governance
+from patchbay.server import Governance
 from patchbay.server.live_sessions.app import LiveSessionsApp
 from patchbay.server.live_sessions.bridge import SessionBridge, SessionLog, Socket
 from patchbay.server.live_sessions.protocol import LiveSessionsSettings
@@ -155,18 +154,6 @@ async def test_a_client_may_be_cut_off_at_any_moment(moment: int):
             await asyncio.sleep(0.0005)
         client.task.cancel()
         await asyncio.wait([client.task])
-
-
-async def test_client_that_left_during_open_holds_nothing():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as sessions:
-        client = Client(sessions)
-        client.leave()
-        await client.task
-        other = Client(sessions)
-        other.text("Hi.")
-        await other.until("response_end")
-        other.leave()
-        await other.task
 
 
 async def test_takeover_waits_a_bounded_time_for_idle():

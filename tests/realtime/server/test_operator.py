@@ -70,7 +70,7 @@ async def test_lost_model_of_a_session_is_logged_once(caplog):
 
 def test_no_model_or_client_text_breaks_a_log_line(caplog):
     from patchbay.errors import UpstreamError
-    from patchbay.realtime.events import ErrorEvent
+    from patchbay.realtime import ErrorEvent
     from patchbay.server.live_sessions.bridge import SessionLog
 
     log = SessionLog("ann", "a\nkey\x1b[2J" + "k" * 500)

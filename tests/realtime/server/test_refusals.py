@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from patchbay._ratelimit import LogRateLimiter
-from patchbay.server import request_log
+from patchbay.server import ToolsSettings, request_log
 from patchbay.server.auth import AccessMiddleware
 from patchbay.server.request_log import log_rejection
-from patchbay.server.settings import ToolsSettings
 
 from .rig import foreign_scope, never
 from .test_sockets import HANDSHAKE, read_until, served

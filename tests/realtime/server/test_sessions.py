@@ -16,10 +16,7 @@ from patchbay.testing.realtime import (
     Answer,
     Call,
     FakeGemini,
-    FakeGLM,
     FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
     Faults,
     Pause,
     Quote,
@@ -30,7 +27,7 @@ from tools_server.rig import calling_back, json_response, no_response
 
 from .rig import serving
 
-ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
+PROVIDERS = [FakeOpenAI, FakeGemini]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
@@ -39,7 +36,7 @@ def assert_kept(fake):
     assert [] == fake.unanswered
 
 
-@pytest.mark.parametrize("provider", ALL)
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_script_runs_a_session_whose_model_calls_a_registered_tool(provider):
     with (
         provider([Call("get_weather", {"city": "Rome"}), Quote()]) as fake,
