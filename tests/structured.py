@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from patchbay.testing.script import Answer, Message, error
+from patchbay.testing import Answer, Message
+from patchbay.testing.script import error
 
 Kind = Literal["takes", "refuses", "apart", "enforces", "ignores"]
 """Native servers: "takes" both, "apart" refuses both at once. Text-only: "refuses" tools, "enforces" schemas (and ignores tools), "ignores" both."""

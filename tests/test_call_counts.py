@@ -23,16 +23,14 @@ from bench.turns.cases import DONE, LARGE, ONE, Turns
 from bench.turns.patchbay_model import FakeModel
 
 from patchbay import StreamParser, ToolCall, ToolRunner, parse, tool
-from patchbay.agents import InMemorySessionService, LlmAgent, RunConfig, Runner
-from patchbay.agents.content import Event
+from patchbay.agents import Event, InMemorySessionService, LlmAgent, RunConfig, Runner
 from patchbay.agents.convert import from_messages, is_question
 from patchbay.executor import Executor
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
 from patchbay.proxy import create_app
-from patchbay.server.app import create_tools_app
-from patchbay.server.settings import ChatSettings, ToolsSettings
+from patchbay.server import ChatSettings, ToolsSettings, create_tools_app
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools.registry import Registration
 

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from patchbay import StreamParser, parse
-from patchbay.formats import CallArguments, CallCut
-from patchbay.formats.catalog import FORMATS
+from patchbay.formats import FORMATS, CallArguments, CallCut
 from patchbay.formats.render import WRITERS, writer_for
 from patchbay.types import Reply, ToolCall
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchbay import StreamParser
-from patchbay.formats.events import CallArguments, ReasoningDelta, TextDelta
+from patchbay.formats import CallArguments, ReasoningDelta, TextDelta
 from patchbay.types import Reply
 from support.repeated import examples
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patchbay.formats import Format
 from patchbay.formats.checkpoint.declared_format import template_format
 from patchbay.formats.checkpoint.response_template import response_template
 from patchbay.formats.checkpoint.user_format import user_format
-from patchbay.formats.spec import Format
 
 from .cuts import read
 from .test_work import RATIO, Work

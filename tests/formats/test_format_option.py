@@ -8,11 +8,10 @@ import pytest
 
 from patchbay import parse
 from patchbay.errors import ConfigurationError
-from patchbay.formats import FORMATS
+from patchbay.formats import FORMATS, Format, render_contract
 from patchbay.formats.catalog import choose
-from patchbay.formats.contract import render_contract
 from patchbay.formats.render import writer_for
-from patchbay.formats.spec import Format, Wrapper
+from patchbay.formats.spec import Wrapper
 from patchbay.models.options import TextOptions
 
 OWN = Format("acme", families=("Acme 7B",), wrappers=(Wrapper(("<acme:call>",), ("</acme:call>",)),))

@@ -35,7 +35,6 @@ def calls(reply: Reply) -> list[str]:
     ("text", "content"),
     [
         ('tide.table(harbour="Tampa")', None),
-        ('[tide.table(harbour="Tampa")]', None),
         ('return [tide.table(harbour="Tampa")]', None),
         ('print(tide.table(harbour="Tampa"))', None),
         ('1. tide.table(harbour="Tampa")', None),
@@ -64,8 +63,6 @@ def calls(reply: Reply) -> list[str]:
         ('tide_table{"harbour": "Tampa"}', None),
         ('[{"name": "tide.table", "arguments": {"harbour": "Tampa"}}]]', None),
         ('{"name": "functions.tide.table", "parameters": {"harbour": "Tampa"}}', None),
-        ('```json\n{"name": "tide.table", "arguments": {"harbour": "Tampa"}}\n```', None),
-        ('```tool_code\nprint(tide.table(harbour="Tampa"))\n```', None),
         ('```python\nimport tides\nplace = {"harbour": "Tampa"}\nfound = tide.table(**place)\nprint(found)\n```', None),
     ],
 )

@@ -53,11 +53,6 @@ def test_list_without_calls_stays_prose(text: str) -> None:
     assert ([], text) == (calls_of(reply := read(text, TOOLS, format="pythonic")), reply.content)
 
 
-def test_list_at_the_beginning_of_a_line_is_calls() -> None:
-    for prose in ("", "Words.\n", "Words.\n  "):
-        assert [ROME] == calls_of(read(f"{prose}[get_weather(city='Rome')]", TOOLS, format="pythonic"))
-
-
 def test_truncated_list_gives_only_its_complete_calls() -> None:
     reply = read("See [allow(), get_weather(city='Ro", TOOLS, format="pythonic")
     assert [("allow", {})] == calls_of(reply)

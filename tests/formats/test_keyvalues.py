@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from patchbay import StreamParser
-from patchbay.formats.events import CallArguments
+from patchbay.formats import CallArguments
 
 from .cuts import calls_of, pieces_of, read
 from .test_xml import TOOLS, tool

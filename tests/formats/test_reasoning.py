@@ -93,15 +93,11 @@ DRAFT = block(ROME.replace("Rome", "Oslo"))
     ("text", "options", "reasoning", "content", "called"),
     [
         (f"I look it up.\n</think>\n\nSure.\n{block(ROME)}", {}, "I look it up.", "Sure.", True),
-        ("Two and two.\n</think>\n\nFour.", {}, "Two and two.", "Four.", False),
         ("Two.\n</think>\n\nFour.", {"reasoning_prefilled": False}, "", "Two.\n</think>\n\nFour.", False),
-        (f"<think>I need the weather.\n{block(ROME)}", {}, "I need the weather.", "", True),
-        (f"<think>I could do:\n{DRAFT}\nbut no.</think>\nHello.", {}, f"I could do:\n{DRAFT}\nbut no.", "Hello.", False),
         (f"<think>Draft:\n{DRAFT}\n</think>\n{block(ROME)}", {}, f"Draft:\n{DRAFT}", "", True),
-        ("<think>\nHm.\n</think>\n\nHello, you.", {}, "Hm.", "Hello, you.", False),
         ("<thought>Hm.</thought>\nHello <think>.", {"reasoning_tag": "thought"}, "Hm.", "Hello <think>.", False),
     ],
-    ids=["closer and call", "closer", "closer, no prefill", "open and call", "draft", "draft and call", "closed", "other tag"],
+    ids=["closer and call", "closer, no prefill", "draft and call", "other tag"],
 )
 def test_reasoning_is_split_from_content_and_calls(
     text: str, options: dict[str, Any], reasoning: str, content: str, called: bool
@@ -109,8 +105,3 @@ def test_reasoning_is_split_from_content_and_calls(
     reply = read(text, FENCED_TOOLS, **options)
     assert (reasoning, content) == ((reply.reasoning or "").strip(), (reply.content or "").strip())
     assert [ROME_CALL] * called == calls(reply)
-
-
-def test_unclosed_reasoning_keeps_every_word() -> None:
-    reply = read("<think>Still at it, and cut o", FENCED_TOOLS)
-    assert "Still at it, and cut o" == (reply.reasoning or "") + (reply.content or "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.contract import render_contract
+from patchbay.formats import render_contract
 from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.formats import CallArguments, StreamParser, TextDelta
+from patchbay import StreamParser
+from patchbay.formats import CallArguments, TextDelta
 from patchbay.types import Reply
 
 from .cuts import read as read_in_any_split

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from patchbay.errors import ConfigurationError
+from patchbay.formats import Format
 from patchbay.formats.checkpoint.declarations import Match
 from patchbay.formats.checkpoint.declared_format import FieldRegions
 from patchbay.formats.checkpoint.response_template import Field, ReadCall
 from patchbay.formats.checkpoint.user_format import user_format
-from patchbay.formats.spec import Format, ReasoningMarkers, Wrapper, first_part, last_part
+from patchbay.formats.spec import ReasoningMarkers, Wrapper, first_part, last_part
 
 SMALL = """
 name = "acme"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import patchbay
-from patchbay.models.chat_model import ChatRequest, ModelReply
+from patchbay.models import ChatRequest, ModelReply
 from patchbay.runner import RunResult
 
 from .texts import texts

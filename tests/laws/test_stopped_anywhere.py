@@ -11,7 +11,8 @@ import pytest
 
 from patchbay.executor import Budget, Executor
 from patchbay.loop import turn
-from patchbay.models.chat_model import ChatRequest, ModelReply, TextDelta
+from patchbay.models import ChatRequest, ModelReply
+from patchbay.models.chat_model import TextDelta
 from patchbay.tools import tool
 from patchbay.types import Reply, ToolCall
 

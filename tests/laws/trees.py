@@ -22,7 +22,8 @@ from patchbay.agents import (
     Runner,
     SequentialAgent,
 )
-from patchbay.models.chat_model import ChatRequest, ModelReply, TextDelta
+from patchbay.models import ChatRequest, ModelReply
+from patchbay.models.chat_model import TextDelta
 from patchbay.types import Reply, ToolCall
 
 TARGETS = ("agent0", "agent1", "agent2", "nobody")

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from patchbay.cli.children import listening
-from patchbay.testing import ContractModel, ScriptedUpstream
+from patchbay.testing import ContractModel, Message, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
-from patchbay.testing.script import Message
 from realtime.server.rig import serving
 from structured import WeatherModel
 from tools_server.rig import calling_back, json_response

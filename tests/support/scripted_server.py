@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from patchbay.testing.script import Answer, Raw, on_the_wire
+from patchbay.testing import Answer, Raw
+from patchbay.testing.script import on_the_wire
 
 PATIENCE = 60.0
 """Seconds after which a wait in these tests has failed."""
