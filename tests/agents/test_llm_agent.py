@@ -15,7 +15,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import BaseTool, FunctionTool, ToolContext, ToolDefinition
 from patchbay.types import ToolCall
 
-from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
+from .turns import Chat, agent, kinds, response_of, run_agent, said_to
 
 
 async def add(a: int, b: int = 1) -> int:
@@ -236,20 +236,6 @@ def test_own_calls_are_sent_with_any_history_setting():
     one = agent([ToolCall("1", "add", '{"a": 1}'), "done"], add, include_contents="none")
     asyncio.run(Chat(one).say())
     assert ["assistant", "tool"] == [message["role"] for message in said_to(one.model)]
-
-
-@pytest.mark.parametrize("limit", range(1, 8))
-async def test_the_window_of_history_never_parts_a_call_from_its_result(limit):
-    calls = [[ToolCall("", "add", '{"a": 1}'), ToolCall("", "add", '{"a": 2}')], "done"]
-    one = agent(calls * 3, add)
-    chat = Chat(one)
-    for _ in range(3):
-        await chat.say(max_history_events=limit)
-    for request in one.model.requests:
-        assert_settled(request.messages)
-    shown = said_to(one.model, 4)
-    assert {"role": "user", "content": "hi"} == shown[-1], "at least the question is shown"
-    assert len(shown) <= limit + 4, "one more content where a result stands first, one more message in three of them"
 
 
 def test_parameters_are_sent_under_openai_names():

@@ -41,12 +41,6 @@ def test_agent_with_sub_agents_is_offered_a_transfer_to_each():
     assert "- billing: Knows invoices.\n- travel" in spec.description
 
 
-def test_agent_without_sub_agents_is_offered_no_transfer():
-    model = ScriptedModel(["ok"])
-    run(run_turn(Runner(LlmAgent(name="root", model=model))))
-    assert {} == offered(model)
-
-
 def test_target_agent_continues_the_turn():
     model = ScriptedModel(["It is 3 euros."])
     billing = LlmAgent(name="billing", model=model)
