@@ -26,6 +26,7 @@ from patchbay.agents import (
 from patchbay.models.chat_model import ModelReply
 from patchbay.models.resolve import HostedModel
 from patchbay.testing import ScriptedModel, ScriptedUpstream, Text
+from patchbay.tools import Toolset
 from patchbay.types import Reply, Usage
 from support.running import run
 
@@ -403,22 +404,41 @@ def test_session_deleted_during_a_run_ends_it_with_an_error():
         run(run_turn(Runner(agent(call("delete"), "never", tools=[delete]))))
 
 
-# --- models by name
+# --- closing
 
 
-async def test_the_connections_of_models_by_name_are_closed_wherever_their_agents_are(monkeypatch):
-    closed = []
+class ClosedToolset(Toolset):
+    """A set without tools that records its end."""
 
-    async def aclose(self) -> None:
-        closed.append(self.name)
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name = name
+        self.closed = closed
 
-    monkeypatch.setattr(LlmAgent, "aclose", aclose)
-    below = LlmAgent(name="below", model="m")
-    inner = LlmAgent(name="inner", model="m", sub_agents=[below])
-    again = LlmAgent(name="again", model="m", tools=[AgentTool(inner)])
-    root = SequentialAgent(name="root", sub_agents=[LlmAgent(name="left", model="m", tools=[AgentTool(inner)]), again])
-    async with Runner(root):
-        pass
+    async def get_tools(self):
+        return []
+
+    async def aclose(self):
+        self.closed.append(self.name)
+
+
+@pytest.mark.parametrize("form", ["with", "async with"])
+def test_a_runner_closes_all_agents_of_the_tree_and_its_agent_tools(form):
+    closed: list[str] = []
+
+    def named(name: str, *tools, **fields) -> LlmAgent:
+        return LlmAgent(name=name, model="m", tools=[*tools, ClosedToolset(name, closed)], **fields)
+
+    async def enter(runner: Runner) -> None:
+        async with runner:
+            pass
+
+    inner = named("inner", sub_agents=[named("below")])
+    root = SequentialAgent(name="root", sub_agents=[named("left", AgentTool(inner)), named("again", AgentTool(inner))])
+    if form == "async with":
+        run(enter(Runner(root)))
+    else:
+        with Runner(root):
+            pass
     assert ["left", "inner", "below", "again"] == closed
 
 
@@ -448,15 +468,3 @@ def test_runner_rejects_invalid_services_and_run_config(options, words):
         Runner(agent("x"), **options)
     with pytest.raises(TypeError, match="RunConfig"):
         Runner(agent("x")).run("u", "s", "hi", {"streaming": True})
-
-
-def test_a_runner_is_closed_at_the_end_of_a_plain_with(monkeypatch):
-    closed = []
-
-    async def aclose(self):
-        closed.append(self.name)
-
-    monkeypatch.setattr(LlmAgent, "aclose", aclose)
-    with Runner(agent("one")) as runner:
-        assert ["a: one"] == lines(runner.run("u", "s", "hi"))
-    assert ["a"] == closed

@@ -281,8 +281,10 @@ class BaseAgent:
         """Run the agent and yield events, each recorded before it is yielded. A failure is an event with ``error_code``."""
         return self.events(ctx.child(self))
 
-    async def events(self, ctx: InvocationContext, *, bug: tuple[str, str] = ("AGENT_ERROR", "")) -> AsyncGenerator[Event, None]:
-        """Run the agent in its own context; ``bug`` is the code of its exceptions, and the text before their messages."""
+    async def events(
+        self, ctx: InvocationContext, *, unexpected: tuple[str, str] = ("AGENT_ERROR", "")
+    ) -> AsyncGenerator[Event, None]:
+        """Run the agent in its own context; ``unexpected`` is the code of its exceptions, and the prefix of their messages."""
         try:
             if self.before_agent_callback:
                 if (answer := await _callback_event(self.before_agent_callback, ctx)) is not None:
@@ -310,7 +312,7 @@ class BaseAgent:
         except (Exception, asyncio.CancelledError) as error:
             if is_being_stopped(error):
                 raise
-            failure = _error_event(ctx, error, *bug)
+            failure = _error_event(ctx, error, *unexpected)
         try:
             await ctx.record(failure)
         except InvalidRequestError:  # a callback's code or content cannot be stored

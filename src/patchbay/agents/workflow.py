@@ -121,7 +121,9 @@ class ParallelAgent(BaseAgent):
         """Run one child, and queue its events and a final None."""
         child = ctx.child(agent, branch=f"{self.name}.{agent.name}")
         try:
-            async with aclosing(agent.events(child, bug=("PARALLEL_ERROR", f"Sub-agent {agent.name!r} failed: "))) as events:
+            async with aclosing(
+                agent.events(child, unexpected=("PARALLEL_ERROR", f"Sub-agent {agent.name!r} failed: "))
+            ) as events:
                 async for event in events:
                     queue.put_nowait(event)  # before the wait, to keep the order of the log
                     await places.acquire()
