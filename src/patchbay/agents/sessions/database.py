@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from patchbay.agents.content import Event, new_id
 from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session
-from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, ProcessLocks, lock_number
+from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, lock_number
 from patchbay.database import Database
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.tools.result_store import KEPT_CHARS, ResultStore
@@ -192,11 +192,11 @@ class DatabaseSessionService(BaseSessionService):
         super().__init__()
         self._store = Database(url, metadata, name="sessions", version=VERSION)
         self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
-        self._among_processes: ProcessLocks | None = None
+        self._process_locks: AdvisoryLocks | FileLocks | None = None
         if self._store.is_postgres:
-            self._among_processes = AdvisoryLocks(self._store)
+            self._process_locks = AdvisoryLocks(self._store)
         elif self._store.file is not None:
-            self._among_processes = FileLocks(self._store.file)
+            self._process_locks = FileLocks(self._store.file)
 
     async def create_session(
         self,
@@ -279,14 +279,14 @@ class DatabaseSessionService(BaseSessionService):
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:
         """Return the lock of a session's runs, among all processes that use this database."""
-        if self._among_processes is None:
+        if self._process_locks is None:
             return super().lock(app_name, user_id, session_id)
-        return self._among_processes.hold(lock_number(app_name, user_id, session_id))
+        return self._process_locks.hold(lock_number(app_name, user_id, session_id))
 
     async def close(self) -> None:
         """Close the database. The service may be used again."""
-        if self._among_processes is not None:
-            await self._among_processes.close()
+        if self._process_locks is not None:
+            await self._process_locks.close()
         await self._store.close()
 
     async def _update(self, app_name: str, user_id: str, session_id: str, **values: str) -> None:

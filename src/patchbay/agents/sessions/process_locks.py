@@ -1,4 +1,4 @@
-"""Locks by number between processes that share a database, released when their process dies.
+"""Locks by number among all processes that share a database, fair within each, and released when their process dies.
 
 They are locks of the kernel or the database server, not rows with an expiry: after a kill -9 the next run need not wait, and a
 slow run does not lose its lock.
@@ -10,32 +10,24 @@ import asyncio
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+
+import sqlalchemy as sa
 
 from patchbay.agents.sessions.base import RunLocks
 from patchbay.database import Database
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+if sys.platform != "win32":
+    import fcntl
 
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.002, 0.1
 """Seconds between two attempts to get a lock that another process holds."""
-
-
-class ProcessLocks(Protocol):
-    """Locks by number, exclusive among all processes, and fair within each."""
-
-    def hold(self, number: int) -> AbstractAsyncContextManager[None]:
-        """Hold the lock within the block."""
-
-    async def close(self) -> None:
-        """Close files and connections."""
 
 
 def lock_number(*names: str) -> int:
@@ -102,9 +94,7 @@ class _LockFile:
                     del _files[self.path]
 
     async def try_lock(self, number: int) -> bool:
-        try:
-            import fcntl
-        except ImportError:
+        if sys.platform == "win32":
             return True
         try:
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
@@ -113,11 +103,8 @@ class _LockFile:
         return True
 
     def unlock(self, number: int) -> None:
-        try:
-            import fcntl
-        except ImportError:
-            return
-        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+        if sys.platform != "win32":
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
 
 
 _files: dict[Path, _LockFile] = {}
@@ -142,7 +129,7 @@ class AdvisoryLocks:
         self._store = store
         self._locks = RunLocks()
         self._guard = threading.Lock()
-        self._lock_connection: Connection | None = None
+        self._lock_connection: sa.Connection | None = None
 
     @asynccontextmanager
     async def hold(self, number: int) -> AsyncIterator[None]:
@@ -161,29 +148,25 @@ class AdvisoryLocks:
             await self._store.run(self._close)
 
     def _call(self, function: str, number: int) -> bool:
-        import sqlalchemy
-
-        statement = sqlalchemy.select(getattr(sqlalchemy.func, function)(number))
+        statement = sa.select(getattr(sa.func, function)(number))
         with self._guard:
             try:
                 return bool(self._connection().scalar(statement))
-            except sqlalchemy.exc.DBAPIError as error:
+            except sa.exc.DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
             # It broke while it was idle.
             return bool(self._connection().scalar(statement))
 
     def _unlock(self, number: int) -> None:
-        import sqlalchemy
-
         if self._lock_connection is None:
             return
         try:
             self._call("pg_advisory_unlock", number)
-        except sqlalchemy.exc.DBAPIError:
+        except sa.exc.DBAPIError:
             self._close()  # closing the connection releases the lock
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> sa.Connection:
         if self._lock_connection is not None and self._lock_connection.invalidated:
             self._lock_connection.close()
             self._lock_connection = None
