@@ -92,14 +92,14 @@ class RegistrationStore:
                     del self._unsaved[key]
 
     def mark_unsaved(self, keys: Iterable[Key]) -> None:
-        """Have the next ``save`` write what the registry has under these keys, too."""
+        """Mark these keys for the next ``save``, which writes what the registry has under them then."""
         with self._guard:
             self._calls += 1
             self._unsaved.update((key, self._calls) for key in keys)
 
     @property
     def unsaved(self) -> list[Key]:
-        """The keys of what has not been written yet."""
+        """The keys that have not been written yet."""
         with self._guard:
             return list(self._unsaved)
 
@@ -149,7 +149,7 @@ def _body(registration: Registration) -> str | None:
 
 
 def json_default(value: Any) -> Any:
-    """Return what stands for a value that JSON does not have: an object for a mapping, else its text."""
+    """Return a substitute for a value that JSON does not have: an object for a mapping, else its text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 

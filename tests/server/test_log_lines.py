@@ -148,10 +148,5 @@ def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
         assert "The API is below /v1: POST /v1/chat/completions, /v1/responses and /v1/messages" in message
 
 
-def test_other_paths_keep_the_upstream_404():
-    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
-        assert {"detail": "Not Found"} == json.loads(ask(port, "GET", "/v1/embeddings").body)
-
-
 async def not_found(_request: web.Request) -> web.Response:
     return web.json_response({"detail": "Not Found"}, status=404)

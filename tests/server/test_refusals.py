@@ -7,8 +7,6 @@ import json
 import pytest
 
 from patchbay._redaction import Redactor
-from patchbay.errors import ConfigurationError
-from patchbay.proxy import create_app
 from patchbay.server.errors import UpstreamStatusError, upstream_error_body
 
 OLLAMA = {"error": "model 'x' not found"}
@@ -16,35 +14,29 @@ FASTAPI = {"detail": [{"loc": ["body", "tools"], "msg": "Extra inputs are not pe
 OPENAI = {"error": {"message": "No.", "type": "t", "code": "c", "param": None}}
 
 
-def logged_lines(status: int, body: bytes, *, chat: bool) -> bytes:
+def client_body(status: int, body: bytes, *, chat: bool) -> bytes:
     return upstream_error_body(status, "application/json", body, chat=chat, own_key=False, redact=Redactor([]))
 
 
 @pytest.mark.parametrize(("document", "words"), [(OLLAMA, "model 'x' not found"), (FASTAPI, "Extra inputs are not permitted")])
 def test_upstream_errors_become_openai_errors_for_chats(document: object, words: str) -> None:
     body = json.dumps(document).encode()
-    error = json.loads(logged_lines(422, body, chat=True))["error"]
+    error = json.loads(client_body(422, body, chat=True))["error"]
     assert words in error["message"]
     assert {"message", "type", "code", "param"} == error.keys()
-    assert body == logged_lines(422, body, chat=False)
+    assert body == client_body(422, body, chat=False)
 
 
 def test_openai_errors_pass_through_unchanged() -> None:
     body = json.dumps(OPENAI).encode()
-    assert body == logged_lines(400, body, chat=True) == logged_lines(400, body, chat=False)
+    assert body == client_body(400, body, chat=True) == client_body(400, body, chat=False)
 
 
 def test_a_page_that_is_not_found_brings_the_base_url_to_mind() -> None:
-    assert "/v1" in json.loads(logged_lines(404, b"404 page not found", chat=True))["error"]["message"]
+    assert "/v1" in json.loads(client_body(404, b"404 page not found", chat=True))["error"]["message"]
 
 
 @pytest.mark.parametrize(("body", "words"), [(b"not here!", ": not here!"), (b"", "without a message")])
 def test_a_status_is_named_once(body: bytes, words: str) -> None:
-    text = str(UpstreamStatusError(404, logged_lines(404, body, chat=True), []))
+    text = str(UpstreamStatusError(404, client_body(404, body, chat=True), []))
     assert (1, True) == (text.count("HTTP 404"), words in text)
-
-
-@pytest.mark.parametrize("path", ["", ".", "/"])
-def test_a_log_file_that_names_no_file_is_refused_when_it_is_set(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="log_file"):
-        create_app("http://127.0.0.1:9/v1", log_file=path)

@@ -119,7 +119,7 @@ def test_chat_path_is_recognised_in_any_encoding() -> None:
 
 @pytest.mark.parametrize(
     "upstream",
-    ["", "localhost:1/v1", "ftp://x/v1", "http://", "http://x:99999/v1", "http://u:p@x/v1", "http://x/v1?a=b", "http://x/v1/chat/completions", "http://[::1/v1", "http://a b/v1"],
+    ["", "localhost:1/v1", "ftp://x/v1", "http://", "http://x:99999/v1", "http://u:p@x/v1", "http://x/v1?a=b", "http://x/v1/chat/completions", "http://[::1/v1", "http://a b/v1", "http://a..b/v1", f"http://{'x' * 64}/v1", "http://bü..cher/v1"],
 )  # fmt: skip
 def test_an_upstream_that_cannot_work_is_refused_when_it_is_set(upstream: str) -> None:
     with pytest.raises(ConfigurationError, match="upstream"):
@@ -132,6 +132,8 @@ def test_an_upstream_that_cannot_work_is_refused_when_it_is_set(upstream: str) -
         {"api_key": ""}, {"api_key": "a b"}, {"upstream_key": "\n"}, {"base_path": "/a/../b"}, {"max_body_size": 0},
         {"max_body_size": "10zb"}, {"upstream_timeout": -1}, {"heartbeat": 0}, {"upstream_headers": {"a b": "c"}},
         {"upstream_headers": {"a": "b\nc"}}, {"log_file": "/nowhere/at/all"}, {"max_log_size": 1, "log_file": "x"},
+        {"log_file": ""}, {"log_file": "."}, {"log_file": "/"}, {"upstream_headers": {"Content-Length": "1"}},
+        {"upstream_headers": {"transfer-encoding": "1"}}, {"upstream_headers": {"Connection": "1"}},
     ],
 )  # fmt: skip
 def test_a_setting_that_cannot_work_is_refused_when_it_is_set(settings: dict) -> None:

@@ -207,26 +207,6 @@ def test_websockets_are_refused() -> None:
     assert [{"type": "websocket.close", "code": 1008}] == sent
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [("Host: evil.com\r\n", 400), ("Host: 127.0.0.1\r\nOrigin: https://evil.com\r\n", 403),
-     ("Host: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\n", 403), ("Host: 127.0.0.1\r\nContent-Type: text/plain\r\n", 422),
-     ("Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n", 400)],
-)  # fmt: skip
-def test_request_without_its_declared_body_is_answered(server: Any, headers: str, status: int) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
-        head = f"POST /api/tools/register HTTP/1.1\r\n{headers}Content-Length: 1000\r\n\r\n"
-        connection.sendall(head.encode())
-        assert connection.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
-
-
-def test_an_endless_body_is_413(server: Any) -> None:
-    with serving(max_body_size=1000) as small, socket.create_connection(("127.0.0.1", small.port), timeout=BOUND) as connection:
-        head = "POST /api/tools/register HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        connection.sendall(head.encode() + b"3e9\r\n" + b" " * 1001 + b"\r\n")
-        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
-
-
 def test_another_address_of_the_loopback_net_is_another_machine(server: Any) -> None:
     with socket.socket() as connection:
         connection.settimeout(BOUND)

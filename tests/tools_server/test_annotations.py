@@ -38,11 +38,6 @@ def test_annotations_are_read_under_our_names_and_mcp_names(server: Any, message
     assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
 
 
-def test_missing_annotations_stay_missing(server: Any) -> None:
-    server.register()
-    assert {} == server.tools()["a"]["annotations"]
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [

@@ -361,7 +361,7 @@ def test_non_json_result_is_rendered_as_for_a_model(server: Any) -> None:
 
 
 async def test_connections_that_make_room_for_others_end_their_running_call_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_tool, "_MAX_CLIENTS", 1)
+    monkeypatch.setattr(callback_tool, "MAX_CLIENTS", 1)
     go_on = threading.Event()
 
     def answers_slowly(connection: socket.socket, end: threading.Event) -> None:

@@ -154,16 +154,6 @@ def test_the_description_that_is_served_is_this_one(asked: tuple[Server, str]) -
     assert DESCRIBED == asked[0].ask("GET", "/openapi.json").json
 
 
-def test_session_header_is_documented() -> None:
-    [header] = DESCRIBED["paths"]["/api/tools/call"]["post"]["parameters"]
-    assert ("X-Patchbay-Session", "header", False) == (header["name"], header["in"], header["required"])
-
-
-def test_token_is_optional_in_the_schema() -> None:
-    assert [{}, {"token": []}] == DESCRIBED["security"]
-    assert ("http", "bearer") == tuple(DESCRIBED["components"]["securitySchemes"]["token"][key] for key in ("type", "scheme"))
-
-
 @pytest.mark.parametrize(
     ("status", "method", "path", "headers", "body"),
     [

@@ -182,13 +182,6 @@ def test_registration_without_an_accepting_role_lists_the_reasons(server: str) -
     assert all(failure["error"] for failure in answer["failed_roles"])
 
 
-def test_registering_again_is_replacing(server: str) -> None:
-    register(server)
-    parameters = {"type": "object", "properties": {"town": {"type": "string"}}}
-    assert register(server, parameters=parameters)[1]["ok"]
-    assert parameters == tools(server)["get_weather"]["parameters"]
-
-
 @pytest.mark.parametrize(
     ("changed", "status"),
     [

@@ -177,13 +177,6 @@ def test_documented_variable_sets_the_port() -> None:
         process.communicate(timeout=BOUND)
 
 
-def test_help_includes_the_port_the_variables_and_examples() -> None:
-    done = run_cli("serve", "--help")
-    assert (0, "") == (done.returncode, done.stderr)
-    for text in ("48911", "MAIN_SERVER_PORT", "--roles", "--store", "--token-file", "Examples", "patchbay serve --roles ann,ben"):
-        assert text in done.stdout
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -159,15 +159,6 @@ def test_conflict_names_the_source_that_owns_the_name(server: Any) -> None:
     assert [[("ann", "first"), ("ann", "first")], [("ann", "second"), ("ben", "second"), ("*", "second")]] == owners
 
 
-def test_call_of_a_hidden_tool_has_its_own_error_code(server: Any) -> None:
-    server.register("a", source="s")
-    server.app.registry.hide("s")
-    answer = server.call("a")
-    assert ("tool_hidden", False) == (answer["code"], answer["ok"])
-    assert "its callback or server does not answer" in answer["content"]
-    assert "unknown_tool" == server.call("b")["code"]
-
-
 @pytest.mark.parametrize(
     ("headers", "flag"),
     [([("host", "evil.com")], "--allow-host"), ([*LOCAL, ("origin", "https://evil.com")], "--allow-origin"),

@@ -50,7 +50,7 @@ PING: Final = 15.0
 """Seconds without an event after which a stream gets a comment: a write is how a lost client is noticed."""
 
 DROPPED: Final = "stream.dropped"
-"""The kind that stands where events are missing; ``payload.count`` says how many."""
+"""Kind of the event in place of dropped ones; ``payload.count`` is their number."""
 
 RECENT: Final = 100
 """Default number of requests with `all`."""

@@ -79,7 +79,7 @@ class ToolsApp:
 
     @property
     def max_message_size(self) -> int:
-        """The most bytes of a message of a WebSocket; those of live sessions have a smaller limit."""
+        """Maximum bytes of a WebSocket message; live sessions have a smaller limit of their own."""
         return self._proxy.max_message_size if self._proxy is not None else 0
 
     @property

@@ -55,7 +55,7 @@ _HINTS: Final = {
     "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
     "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
 }
-"""How an operator allows such requests."""
+"""The flags that allow rejected requests, by error code."""
 
 
 class Rejected(PatchbayError):  # noqa: N818  (a response, not a fault)

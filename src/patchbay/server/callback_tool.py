@@ -52,9 +52,12 @@ IDEMPOTENCY: Final = "Idempotency-Key"
 """The header that is the same when a call is repeated."""
 
 GRACE: Final = "X-Patchbay-Grace"
-"""The header with the seconds for which a call goes on after a disconnect: it may be repeated under its key."""
+"""The header with the seconds for which a call continues after a disconnect, so that it may be repeated under its key."""
 
 GRACE_SECONDS: Final = 60
+
+MAX_CLIENTS: Final = 1000
+"""Maximum origins whose connections are kept."""
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +66,6 @@ EXTRA_IMAGE_BYTES: Final = MOST_IMAGES * MOST_CHARS
 
 _MAX_QUOTED_CHARS: Final = 200
 _MAX_REPORTED: Final = 1000
-_MAX_CLIENTS: Final = 1000
 _JSON: Final = re.compile(r"application/([\w.!#$&^+-]+\+)?json")
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _HEADERS: Final = (
@@ -121,9 +123,9 @@ class CallbackDispatcher:
         *,
         on_progress: Callable[[Progress], object],
     ) -> tuple[Response, bytes, bool]:
-        """Send a call; return the response, what was read of its body, and whether that is all of it.
+        """Send a call; return the response, its body up to the limit, and whether that is the whole body.
 
-        Of a response in lines that is the last one; progress goes to ``on_progress`` as it comes. Raises ClientError,
+        For a response in lines the body is the last line; progress goes to ``on_progress`` as it comes. Raises ClientError,
         TooMuchProgressError.
         """
         origin = callback.origin
@@ -131,7 +133,7 @@ class CallbackDispatcher:
         if client is None:
             client = HttpClient(Origin(origin, addresses=callback.addresses), connect_timeout=self.settings.connect_timeout)
         self._clients[origin] = client
-        if len(self._clients) > _MAX_CLIENTS:
+        if len(self._clients) > MAX_CLIENTS:
             del self._clients[next(iter(self._clients))]  # its connections end once they are idle
         try:
             # Once: a callback that died may have run the call, and only the caller may repeat it.
@@ -301,7 +303,7 @@ def signature_of(body: bytes, secret: bytes) -> str:
 
 
 async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progress], object]) -> tuple[bytes, bool]:
-    """Read a response in lines: at most ``limit`` bytes of the last one, and whether that was all of it."""
+    """Return at most ``limit`` bytes of the last line of a response, and whether that is the whole line."""
     lines = ProgressReader(limit)
     while piece := await answer.read():
         for progress in lines.feed(piece):
@@ -316,7 +318,7 @@ def _is_in_lines(answer: Response) -> bool:
 
 
 def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
-    """Return whether a body can be shown to a model. Declared text always is, and shows by itself what is wrong with it."""
+    """Return whether a body can be shown to a model: declared text always can, also if it is not valid."""
     if not kind or kind.startswith("text/") or _JSON.fullmatch(kind) or kind == NDJSON:
         return True
     try:
@@ -327,7 +329,7 @@ def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:
 
 
 def _cut(body: bytes, limit: int) -> str:
-    # What follows the cut could be anything, so what came before is shown as text, and not read as an envelope.
+    # Shown as text and not parsed as an envelope: the part that was cut off is unknown.
     text = drop_cut_base64(body[:limit].decode("utf-8", "replace"))
     return f"{text}\n[... cut here: the callback's answer is larger than {limit} bytes ...]"
 

@@ -87,7 +87,7 @@ class EventReader:
     def close(self) -> None:
         """Stop reading."""
         self.end()
-        self._stream.gone(self)
+        self._stream.remove(self)
 
     def wants(self, event: StreamedEvent) -> bool:
         """Return whether the reader's filters match."""
@@ -95,16 +95,16 @@ class EventReader:
             return False
         return not self._kinds or any(fnmatchcase(event.kind, pattern) for pattern in self._kinds)
 
-    def take(self, event: StreamedEvent) -> None:
+    def put(self, event: StreamedEvent) -> None:
         """Queue an event, or count it as dropped where the queue is full."""
         if len(self._waiting) >= MAX_QUEUED or self._size + len(event.data) > MAX_QUEUED_BYTES:
-            self.miss(1)
+            self.note_dropped(1)
             return
         self._waiting.append(event)
         self._size += len(event.data)
         self._wakeup.set()
 
-    def miss(self, count: int) -> None:
+    def note_dropped(self, count: int) -> None:
         """Queue a note that ``count`` events were dropped."""
         last = self._waiting[-1] if self._waiting else None
         if isinstance(last, int):
@@ -159,7 +159,7 @@ class EventStream:
             self._manager.mount(NAME, self)
         return reader
 
-    def gone(self, reader: EventReader) -> None:
+    def remove(self, reader: EventReader) -> None:
         """Remove a reader."""
         if reader in self._readers:
             self._readers.remove(reader)
@@ -173,9 +173,9 @@ class EventStream:
     async def on_runtime_event(self, event: Event) -> None:
         """Send an event to the readers that want it."""
         missing, self._dropped = self._manager.events.dropped - self._dropped, self._manager.events.dropped
-        if missing > 0:  # dropped by the dispatcher: of unknown sessions
+        if missing > 0:  # dropped by the dispatcher; their sessions are unknown
             for reader in self._readers:
-                reader.miss(missing)
+                reader.note_dropped(missing)
         self._number += 1
         if not self._readers and time.monotonic() > self._unread_since + LINGER_SECONDS:
             self._last.clear()
@@ -188,7 +188,7 @@ class EventStream:
             self._last_size -= len(self._last.popleft().data)
         for reader in self._readers:
             if reader.wants(event_out):
-                reader.take(event_out)
+                reader.put(event_out)
 
     async def aclose(self) -> None:
         """End all streams: the hook was unmounted."""
@@ -197,15 +197,15 @@ class EventStream:
 
     def _catch_up(self, reader: EventReader, last_id: str) -> None:
         begun, _, number = last_id.rpartition("-")
-        after = 0  # where it is another stream's, of a server that was restarted since, all of this one is new
+        after = 0  # an id of another stream, before a restart: all events of this one are new
         if begun == self._begun and number.isdecimal() and number.isascii() and len(number) < 20:
             after = int(number)
         first = self._number - len(self._last) + 1
         if begun == self._begun and first > after + 1:
-            reader.miss(first - after - 1)
+            reader.note_dropped(first - after - 1)
         for place, event in enumerate(self._last, first):
             if place > after and reader.wants(event):
-                reader.take(event)
+                reader.put(event)
 
     def _end_all(self) -> None:
         for reader in self._readers:
@@ -221,7 +221,7 @@ def encoded(event: Event) -> bytes:
         for name, value in event.payload.items():
             if (member := _json(value, left)) is None:
                 member = value[: min(left, _MAX_CUT_CHARS)] + _CUT if isinstance(value, str) else _CUT
-                value = member  # noqa: PLW2901  (what stands for it)
+                value = member  # noqa: PLW2901  (its replacement)
             payload[name] = value
             left = max(0, left - len(member))
         text = json.dumps({**envelope, "payload": payload, "attrs": {**envelope.get("attrs", {}), "cut": True}}, default=str)

@@ -1,6 +1,6 @@
-"""Requests of other protocols: which front-end decodes them, how they look to the rest of the proxy, and stored responses.
+"""Requests of other protocols: their front-ends, their form as chat completions, and stored responses.
 
-Front-ends also ask the upstream which models it has, and how many tokens a prompt has.
+Front-ends also ask the upstream for its models, and for the number of tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _COUNTING: Final = 5.0
 """Seconds for the upstream to count: an estimate is better than a long wait."""
 
 _MOST_ITEM_BYTES: Final = 32 * 1024 * 1024
-"""The most bytes of a conversation that is gone on with by its last response."""
+"""Maximum bytes of a conversation that a request continues by its last response."""
 
 
 class PreviousResponseNotFoundError(InvalidRequestError):
-    """The response that a request goes on with is not stored."""
+    """The previous response of a request is not stored."""
 
     code = "previous_response_not_found"
 
 
 @dataclass(frozen=True)
 class FrontendRoute:
-    """A request for a front-end, and what it wants: an answer, the size of its prompt, a compacted conversation, or models."""
+    """A front-end and what is requested of it: an answer, the size of a prompt, a compacted conversation, or models."""
 
     frontend: Frontend
     path: str = ""
     wants: Literal["answer", "count", "compaction", "models"] = "answer"
     model: str | None = None
-    """The only one that is wanted of the models."""
+    """The id of the one model that is requested."""
 
 
 class Frontends:
@@ -83,7 +83,7 @@ class Frontends:
         self._redact = redact
 
     def route(self, scope: Mapping[str, Any], path: str) -> FrontendRoute | None:
-        """Return the route of a request; None where it is none of a front-end's. Raises InvalidRequestError."""
+        """Return the route of a request, None if no front-end serves it. Raises InvalidRequestError."""
         path = path.rstrip("/")
         if scope["method"] == "GET":
             return self._models_route(scope["headers"], path)
@@ -98,7 +98,7 @@ class Frontends:
         return FrontendRoute(self._gemini, path, "count" if found["method"] == "countTokens" else "answer")
 
     def _models_route(self, headers: Headers, path: str) -> FrontendRoute | None:
-        """The route of a request for models; None where the upstream's own answer is wanted, or something else."""
+        """Return the route of a request for models in a front-end's format, None for any other request."""
         if (found := MODELS_PATH.fullmatch(path)) is not None:
             return FrontendRoute(self._gemini, wants="models", model=found["model"] and unquote(found["model"]))
         tail = find_tail(path, f"{self._base}/models")
@@ -112,12 +112,12 @@ class Frontends:
         return None
 
     def owner(self, path: str) -> Frontend | None:
-        """The front-end whose errors a request has that got no route."""
-        is_geminis = find_tail(path, GEMINI_BASE) is not None or GEMINI_PATH.fullmatch(path) is not None
-        return self._gemini if is_geminis else None
+        """Return the front-end in whose format a request without a route gets its errors."""
+        is_gemini = find_tail(path, GEMINI_BASE) is not None or GEMINI_PATH.fullmatch(path) is not None
+        return self._gemini if is_gemini else None
 
     async def decode(self, route: FrontendRoute, body: bytes, scope: Mapping[str, Any]) -> DecodedRequest:
-        """Decode a request; one may go on with a stored response, or with one of its connection. Raises InvalidRequestError."""
+        """Decode a request, which may continue a response that is stored or of its connection. Raises InvalidRequestError."""
         responses = self._responses
         if route.frontend is not responses:
             return route.frontend.decode(body, route.path)
@@ -135,7 +135,7 @@ class Frontends:
         return responses.decode_fields(given, before)
 
     async def count(self, route: FrontendRoute, chat: Mapping[str, Any], body: bytes, request: ProxyRequest) -> bytes:
-        """Answer a request for the size of a prompt; ``body`` is what the upstream is sent for ``chat``."""
+        """Answer a request for the size of a prompt; ``body`` is the upstream's request for ``chat``."""
         tokens = await self._counter.count(request, body) if is_text_only(chat) else None
         return route.frontend.encode_count(estimate_tokens(chat) if tokens is None else tokens)
 
@@ -166,7 +166,7 @@ class Frontends:
         return stored.conversation
 
     def storing(self, encoder: AnswerEncoder, scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
-        """Return what stores the response before its end is sent; None where nothing is to be stored."""
+        """Return a function that stores the response before its end is sent; None if it is not to be stored."""
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
         if not isinstance(encoder, ResponsesEncoder) or (encoder.response["store"] is False and of_connection is None):
             return None
@@ -182,9 +182,9 @@ class Frontends:
             of_connection.put(stored)
 
     async def begin(self, decoded: DecodedRequest, run: Callable[[Send], Awaitable[None]]) -> bytes | EventTail | None:
-        """Begin a response in the background and return the answer for its client; None for a request that waits.
+        """Begin a response in the background and return the answer for its client; None if the request is not for one.
 
-        ``run`` has the answer written by the request's encoder to a ``send``. Raises TooManyResponsesError.
+        ``run`` writes the response to a ``send``. Raises TooManyResponsesError.
         """
         encoder = decoded.encoder
         if not isinstance(encoder, ResponsesEncoder) or encoder.response["background"] is not True:
@@ -262,7 +262,7 @@ def _store(settings: ProxySettings) -> ResponseStore:
 def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scope of a front-end's request as one of chat completions.
 
-    The key comes as a bearer; the vendor's own headers and its query say nothing to the upstream.
+    The key becomes a bearer token; the vendor's own headers and the query are dropped.
     """
     headers: Headers = []
     key: bytes | None = None
@@ -284,8 +284,8 @@ def _query(scope: Mapping[str, Any]) -> dict[str, list[str]]:
     return parse_qs(scope.get("query_string", b"").decode("latin-1"))
 
 
-async def _ask(request: ProxyRequest, method: str, tail: str, body: bytes | None = None, *, at_root: bool = False) -> Any:
-    """Return the JSON that the upstream answers. Raises PatchbayError, ValueError."""
+async def _fetch_json(request: ProxyRequest, method: str, tail: str, body: bytes | None = None, *, at_root: bool = False) -> Any:
+    """Send a request to the upstream and return the JSON of its response. Raises PatchbayError, ValueError."""
     request.watch.wait()
     answer = await request.upstream.open(method, tail, b"", request.upward(_JSON), body, at_root=at_root)
     try:
@@ -299,13 +299,13 @@ async def _ask(request: ProxyRequest, method: str, tail: str, body: bytes | None
 
 async def _models(request: ProxyRequest) -> list[dict[str, Any]]:
     """Return the upstream's models, each with its ``id``. Raises PatchbayError, ValueError."""
-    answer = await _ask(request, "GET", "/models")
+    answer = await _fetch_json(request, "GET", "/models")
     models = answer.get("data") if isinstance(answer, dict) else None
     return [each for each in models or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
 
 
 class _TokenCounter:
-    """Counts with the upstream's own tokenizer where it has one, as llama.cpp does; whether it has is asked once."""
+    """Counts with the upstream's own tokenizer if it has one, as llama.cpp does; an upstream without one is asked only once."""
 
     def __init__(self) -> None:
         self._has_tokenizer = True
@@ -316,9 +316,9 @@ class _TokenCounter:
             return None
         try:
             async with asyncio.timeout(_COUNTING):
-                prompt = await _ask(request, "POST", "/apply-template", body, at_root=True)
+                prompt = await _fetch_json(request, "POST", "/apply-template", body, at_root=True)
                 content = encode({"content": prompt["prompt"], "add_special": True, "parse_special": True})
-                answer = await _ask(request, "POST", "/tokenize", content, at_root=True)
+                answer = await _fetch_json(request, "POST", "/tokenize", content, at_root=True)
             return len(answer["tokens"])
         except (ValueError, KeyError, TypeError):
             self._has_tokenizer = False  # it answers something else there

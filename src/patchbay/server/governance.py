@@ -1,4 +1,4 @@
-"""What governs a server's models and tools: hooks, approvals, audit, events, and files for the user."""
+"""Governance of a server's models and tools: hooks, approvals, audit, events, and files for the user."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from patchbay.server.auth import MEDIA_PATH
 from patchbay.server.event_stream import EventStream
 
 AUDIT_KEPT = 90 * 24 * 3600.0
-"""Seconds after which an entry of the audit is forgotten."""
+"""Seconds after which an entry of the audit is deleted."""
 
 
 @dataclass(frozen=True)
 class GovernanceSettings:
-    """What is governed, and where it is configured.
+    """Configuration and stores of a Governance.
 
     ``config`` is a file with ``hooks`` and ``approvals`` (JSON, YAML or TOML). ``approvals`` and ``audit`` are database URLs:
     without the first, requests for approval end with the process; without the second there is no audit. Entries of the audit are
@@ -122,7 +122,7 @@ class Governance:
 
     @property
     def _in_force(self) -> list[str]:
-        """What a reload could remove."""
+        """The names of the hooks and services in force, which a reload could remove."""
         outcomes = self._configured.outcomes if self._configured is not None else ()
         policy = self.approvals.policy
         asks = bool(policy.rules) or policy.otherwise.outcome != "allow"

@@ -1,7 +1,7 @@
 """HTTP over ASGI: headers that may be forwarded, routes, request bodies, and writing responses.
 
-Headers of one hop stay on their hop (RFC 9110 7.6.1). Towards the upstream nothing goes that concerns this origin or the way to
-it (cookies, Origin, X-Forwarded-*); back comes nothing that speaks for the upstream's origin (cookies, CORS, HSTS).
+Hop-by-hop headers are not forwarded (RFC 9110 7.6.1). Nor are, towards the upstream, headers about this origin and the path to it
+(cookies, Origin, X-Forwarded-*), and towards the client headers that a browser would apply to this origin (cookies, CORS, HSTS).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_DOWN = _HOP | {
     b"report-to", b"content-security-policy", b"www-authenticate", b"http2-settings",
 }  # fmt: skip
 _NOT_DOWN_PREFIXES = (b"access-control-",)
-# Of a chat answer that is written anew only these are still true.
+# The headers that are still true of a rewritten chat response.
 _CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry"})
 _CHAT_DOWN_PREFIXES = (b"x-ratelimit-", b"ratelimit", b"openai-")
 _NONE: Mapping[bytes, tuple[bytes, bytes]] = MappingProxyType({})
@@ -116,14 +116,14 @@ def _forwarded(headers: Iterable[tuple[bytes, bytes]], forwarded_name: Callable[
 
 
 def is_token(given: bytes, token: str) -> bool:
-    """Return whether ``given`` is the secret ``token``, in a time that tells nothing of it."""
+    """Return whether ``given`` is the secret ``token``, in constant time."""
     return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(token.encode()).digest())
 
 
 CHAT = "/chat/completions"
 GEMINI_BASE = "/v1beta"
 VENDOR_KEYS = (b"x-api-key", b"x-goog-api-key")
-"""Where clients of Anthropic and Gemini send their key."""
+"""Headers in which clients of Anthropic and Gemini send their key."""
 _MAX_ENCODINGS = 4
 
 
@@ -171,7 +171,7 @@ def climbs(tail: str) -> bool:
             tail, encoded = unquote(tail), tail
             if tail == encoded:
                 break
-        else:  # not in good faith, and each further pass costs the length of the path
+        else:  # hostile: each further pass costs the length of the path
             return True
     if "." not in tail and "\\" not in tail and tail.isprintable():
         return False
@@ -324,7 +324,7 @@ class ResponseWriter:
         self.before_end: Callable[[], Awaitable[None]] | None = None
         """Awaited before the end is sent: what the client reads there has been done."""
         self.keep_alive = KEEP_ALIVE
-        """What an idle stream gets."""
+        """The bytes that an idle stream gets."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""

@@ -511,7 +511,7 @@ class HttpClient:
         self._all.add(connection)
 
     def release(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        """Take back a connection whose response is complete."""
+        """Return a connection whose response is complete to the pool."""
         self._idle[connection] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(IDLE_LIMIT, self._sweep, loop)

@@ -50,7 +50,7 @@ def is_accepted(accept: Iterable[bytes]) -> bool:
 
 
 def progress_line(message: str | None, fraction: float | None, data: str | None) -> bytes:
-    """Encode a line of progress; ``data`` is JSON text, and sent as it is."""
+    """Encode a line of progress; ``data`` is JSON text."""
     raw_data = msgspec.Raw(data.encode()) if data is not None else None
     members = {"message": message, "fraction": fraction, "data": raw_data}
     given = {name: value for name, value in members.items() if value is not None}
@@ -72,7 +72,7 @@ class ProgressReader:
         self._limit = limit
         self._partial = bytearray()
         self._last = b""
-        self._looked_at = 0
+        self._decoded = 0
         self._before_last = 0
 
     @property
@@ -86,22 +86,22 @@ class ProgressReader:
         found: list[Progress] = []
         for line in lines:
             if self._partial:
-                line, self._partial = bytes(self._partial) + line, bytearray()  # noqa: PLW2901  (its beginning had come before)
+                line, self._partial = bytes(self._partial) + line, bytearray()  # noqa: PLW2901  (its beginning was in an earlier chunk)
             self._before_last += len(line) + 1
             if self._before_last > MAX_PROGRESS_BYTES + self._limit:
                 raise TooMuchProgressError(f"more than {MAX_PROGRESS_BYTES} bytes")
             if not line or line.isspace():
                 continue
             self._last = line
-            if self._looked_at < MAX_LINES and len(line) <= MAX_LINE_BYTES:
-                self._looked_at += 1
+            if self._decoded < MAX_LINES and len(line) <= MAX_LINE_BYTES:
+                self._decoded += 1
                 if (progress := _progress_in(line)) is not None:
                     found.append(progress)
         self._partial += rest
         return found
 
     def close(self) -> tuple[bytes, bool]:
-        """Return the result, b"" if there is none, and whether that is all of it."""
+        """Return the result, b"" if there is none, and whether it is complete."""
         if self._partial.strip():
             self._last = bytes(self._partial)
         last, self._partial, self._last = self._last, bytearray(), b""

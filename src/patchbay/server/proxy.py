@@ -1,4 +1,4 @@
-"""The OpenAI-compatible proxy as an ASGI application: chat completions go through an Exchange, all else is passed through.
+"""The OpenAI-compatible proxy as an ASGI application: chat completions go through an Exchange, other requests pass through.
 
 Raw ASGI 3 without a framework, since this runs for every request. What needs no body (path, key, declared size) is checked before
 a byte of the body is read.
@@ -170,7 +170,7 @@ class ProxyApp:
 
     @property
     def max_message_size(self) -> int:
-        """The most bytes of a message of a WebSocket."""
+        """Maximum bytes of a WebSocket message."""
         return self.settings.max_body_size
 
     def stopping(self) -> None:
@@ -319,7 +319,7 @@ class ProxyApp:
             await self._sockets(scope, receive, send)
 
     async def _serve_message(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer a request that came as a message."""
+        """Answer a request that came as a WebSocket message."""
         await self._serve(scope, receive, ResponseWriter(send, []))
 
     async def _send_stored(self, stored: bytes | EventTail, receive: Receive, reply: ResponseWriter) -> None:
@@ -344,10 +344,7 @@ class ProxyApp:
         await reply.finish()
 
     async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:
-        """Answer a request whose client does not wait: ``encoder`` has the answer then, and ``send`` was given it.
-
-        Raises PatchbayError.
-        """
+        """Answer a request whose client does not wait, through ``send`` and into ``encoder``. Raises PatchbayError."""
         gone = asyncio.Event()  # never set: no client can disconnect
 
         async def receive() -> Any:
@@ -357,7 +354,7 @@ class ProxyApp:
         await self._run(served, receive, self._begin(served, body, encoder))
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
-        """Serve what needs no key, and return the path below the base of the rest. Raises NotFoundError."""
+        """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
         method = scope["method"]
         if method == "OPTIONS":
             await reply.start(204, self._preflight(scope["headers"]))
@@ -377,7 +374,7 @@ class ProxyApp:
         return tail
 
     def _authorize(self, scope: Any, *, chat: bool) -> None:
-        """Check what needs no body: the key, the method, the declared size."""
+        """Check the key, the method and the declared size, before the body is read. Raises PatchbayError."""
         length = key = None
         for name, value in scope["headers"]:
             if name == b"content-length":

@@ -60,13 +60,13 @@ class StoreLock:
         self._server = uuid.uuid4().hex
         self._file: int | None = None
         self._connection: Connection | None = None
-        self._is_last = False
+        self._was_last_holder = False
         self.is_held = False
         """Whether it was held when it was last used."""
 
     async def acquire(self) -> None:
         """Acquire the lock. Raises StoreInUseError, and ConfigurationError where the store cannot be opened."""
-        await self._database.read(lambda _connection: None)  # first: it says best why a database cannot be opened
+        await self._database.read(lambda _connection: None)  # first: its error says why a database cannot be opened
         until = time.monotonic() + ACQUIRE_TIMEOUT
         while not await self._database.run(self._try):
             if time.monotonic() > until:
@@ -83,7 +83,7 @@ class StoreLock:
             raise StoreInUseError(
                 f"the store {self._database.display_url} is in use by another server since the connection was lost"
             )
-        return self._is_last
+        return self._was_last_holder
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction under the lock. Raises StoreLockLostError, and what the database raises.
@@ -143,8 +143,8 @@ class StoreLock:
         def lock(connection: Connection) -> bool:
             if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER_LOCK))):
                 return False
-            self._is_last = connection.scalar(sa.select(serving.c.server)) == self._server
-            if not self._is_last:
+            self._was_last_holder = connection.scalar(sa.select(serving.c.server)) == self._server
+            if not self._was_last_holder:
                 connection.execute(serving.delete())
                 connection.execute(serving.insert().values(one=1, server=self._server))
             return True
@@ -322,7 +322,7 @@ class RegistrationWriter:
         try:
             stored = await self._store.load()
         except BaseException:
-            await self._lock.release()  # not without what is stored
+            await self._lock.release()  # it must not be held without the stored tools
             raise
         unsaved = [each for key in self._store.unsaved if (each := self._registry.get(key)) is not None and each.is_remote]
         for each in self._registry.registrations():

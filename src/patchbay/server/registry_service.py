@@ -108,7 +108,7 @@ class RegistryService:
 
     def listing(self, role: str | None) -> bytes:
         """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError."""
-        etag = self.etag(role)  # before the tools: what is newer than its tag is only sent once more
+        etag = self.etag(role)  # before the tools: newer ones under an older tag are only sent once more
         answer = self._answer(ok=True)
         snapshots = self.registry.snapshots(role)
         return msgspec.json.encode(
@@ -142,7 +142,7 @@ class RegistryService:
         return self._called(role, call, content, seconds=seconds, **failure)
 
     async def _run(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
-        """Run a call with all hooks, as a turn of its own."""
+        """Run a call with all hooks, as a separate turn."""
         executor = Executor([tool], max_result_chars=None, hooks=self._governance.hooks, media=self._governance.media)
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
         scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)

@@ -106,5 +106,5 @@ def _columns(stored: StoredResponse) -> dict[str, object]:
 
 
 def _key(response_id: str) -> str:
-    """An id of a client as a key: PostgreSQL's text holds neither NUL nor half a surrogate pair."""
+    """Return a client's id as a key: PostgreSQL's text holds neither NUL nor lone surrogates."""
     return response_id.encode("ascii", "replace").decode().replace("\x00", "?")

@@ -1,4 +1,4 @@
-"""The events of responses that are made in the background: clients read them as they come, or again from any place."""
+"""Event logs of background responses: clients follow them, or read them again from any event."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.wire import encode
 
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
-"""The most bytes of one response's events."""
+"""Maximum bytes of one response's events."""
 _MOST_LOGS: Final = 1000
 _MOST_LOG_BYTES: Final = 64 * 1024 * 1024
 
 
 class TooManyEventsError(PatchbayError):
-    """The events of a response are more than its log takes."""
+    """A response has more events than its log holds."""
 
     code = "too_many_events"
 
@@ -27,24 +27,24 @@ class TooManyEventsError(PatchbayError):
 
 
 class EventLog:
-    """The events of one response; the place of each is its ``sequence_number``."""
+    """The events of one response; the index of each is its ``sequence_number``."""
 
     def __init__(self) -> None:
         self.size = 0
         self._events: list[bytes] = []
         self._last = b""
-        """The end of the stream, until what it says is stored."""
-        self._is_over = False
+        """The last events, held back until the response is stored."""
+        self._has_ended = False
         self._changed = asyncio.Event()
 
     def write(self, data: bytes) -> None:
         """Write events."""
         for event in data.split(b"\n\n"):
-            if self._is_over or not event or event.startswith(b":"):  # a comment that keeps connections open
+            if self._has_ended or not event or event.startswith(b":"):  # a comment that keeps connections open
                 continue
             self.size += len(event)
             if self.size > MAX_EVENT_BYTES:
-                self._is_over = True
+                self._has_ended = True
                 self._events.append(error_event(len(self._events), TooManyEventsError()))
             else:
                 self._events.append(event + b"\n\n")
@@ -59,18 +59,18 @@ class EventLog:
             self._last += data
 
     def fail(self, event: bytes) -> None:
-        """Write the event of an error, as the end of the stream."""
+        """Make an error event the end of the stream."""
         self._last = event
 
     def end(self) -> None:
-        """Show the end of the stream: what it says is stored."""
+        """Write the last events: the response is stored."""
         self.write(self._last)
-        self._is_over = True
+        self._has_ended = True
         self._wake()
 
     async def read(self, begin: int) -> list[bytes]:
-        """Wait for events and return those from the place ``begin`` on; empty at the end of the stream."""
-        while len(self._events) <= begin and not self._is_over:
+        """Wait for events and return those from the index ``begin`` on; empty at the end of the stream."""
+        while len(self._events) <= begin and not self._has_ended:
             await self._changed.wait()
         return self._events[begin:]
 
@@ -80,40 +80,40 @@ class EventLog:
 
 
 def error_event(number: int, error: PatchbayError) -> bytes:
-    """Return the event of an error that is none of the response itself."""
+    """Return the event of an error outside the response itself."""
     fields = {"type": "error", "sequence_number": number, "code": error.code, "message": str(error), "param": None}
     return b"event: error\ndata: %b\n\n" % encode(fields)
 
 
 @dataclass(frozen=True)
 class EventTail:
-    """The events of a log from a place on."""
+    """The events of a log from an index on."""
 
     log: EventLog
     begin: int = 0
 
 
 class EventLogs:
-    """The logs of the responses that this process makes, and of those that it has made: the last 1,000, at most 64 MiB."""
+    """The logs of this process's responses in progress, and of the last 1,000 that ended, up to 64 MiB."""
 
     def __init__(self) -> None:
         self._running: dict[str, EventLog] = {}
-        self._over: SizedCache[str, EventLog] = SizedCache(most=_MOST_LOGS, most_bytes=_MOST_LOG_BYTES)
+        self._ended: SizedCache[str, EventLog] = SizedCache(most=_MOST_LOGS, most_bytes=_MOST_LOG_BYTES)
 
     def add(self, response_id: str) -> EventLog:
-        """Return the log of a response that begins."""
+        """Create the log of a new response."""
         log = self._running[response_id] = EventLog()
         return log
 
     def end(self, response_id: str) -> None:
-        """End the log of a response that was made, or was stopped."""
+        """End the log of a response that was completed or stopped."""
         if (log := self._running.pop(response_id, None)) is not None:
             log.end()
-            self._over.put(response_id, log, log.size)
+            self._ended.put(response_id, log, log.size)
 
     def tail(self, response_id: str, starting_after: str | None) -> EventTail:
         """Return the events after the one with this number. Raises InvalidRequestError."""
-        log = self._running.get(response_id) or self._over.get(response_id)
+        log = self._running.get(response_id) or self._ended.get(response_id)
         if log is None:
             raise InvalidRequestError(
                 "This process has no events of the response (it was made without 'background' and 'stream', by another process, "

@@ -1,7 +1,7 @@
-"""OpenAI Responses over WebSockets: a ``response.create`` message is answered as a POST, with each event in a message of its own.
+"""OpenAI Responses over WebSockets: each ``response.create`` message is served as a POST, one message per event.
 
-The protocol: https://developers.openai.com/api/docs/guides/websocket-mode. The responses of a connection come one after the
-other, also those of several lanes (``stream_id``).
+The protocol: https://developers.openai.com/api/docs/guides/websocket-mode. A connection's responses are made one at a
+time, also those of different streams (``stream_id``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from patchbay.server.stored_responses import MAX_STREAM_IDS, ConnectionResponses
 from patchbay.server.websocket import GOING_AWAY, GONE, STOPPING, CloseInfo, SocketWriter
 
 MAX_AGE: Final = 3600.0
-"""Seconds that a connection may last, as at OpenAI."""
+"""Maximum seconds of a connection, as at OpenAI."""
 MAX_CONNECTIONS: Final = 1000
 MAX_WAITING: Final = 16
-"""The most messages of a connection that wait for the response before them."""
+"""Maximum messages of a connection that wait for an earlier response."""
 
 _SEND_SECONDS: Final = 30.0
 _POLICY_VIOLATION: Final = 1008
@@ -58,19 +58,19 @@ class ConnectionLimitError(InvalidRequestError):
 
 
 class InvalidStreamIdError(InvalidRequestError):
-    """The name of a lane is not valid."""
+    """A ``stream_id`` is not valid."""
 
     code = "invalid_stream_id"
 
 
 class StreamLimitError(InvalidRequestError):
-    """The connection has too many lanes."""
+    """The connection has too many streams."""
 
     code = "websocket_stream_limit_reached"
 
 
 class TooManyMessagesError(PatchbayError):
-    """Too many messages wait for the response before them."""
+    """Too many messages wait for an earlier response."""
 
     code = "too_many_messages"
     kind = "invalid_request_error"
@@ -83,7 +83,7 @@ class ResponsesSockets:
     def __init__(self, serve: AsgiApp, most_bytes: int) -> None:
         self._serve = serve
         self._most_bytes = most_bytes
-        self._kept = connection_cache()
+        self._responses = connection_cache()
         self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
         self._is_stopping = False
@@ -99,7 +99,7 @@ class ResponsesSockets:
             return
         await send({"type": "websocket.accept"})
         socket = SocketWriter(send, _SEND_SECONDS)
-        responses = ConnectionResponses(self._kept, next(self._numbers))
+        responses = ConnectionResponses(self._responses, next(self._numbers))
         connection = _Connection(request_scope(scope) | {CONNECTION: responses}, self._serve, socket, self._most_bytes)
         self._connections.add(connection)
         ending = STOPPING
@@ -211,7 +211,7 @@ class _Connection:
             self._responses.forget(previous)
 
     def _stream_id(self, fields: _Fields) -> str | None:
-        """Return the name of a message's lane, and remove it. Raises InvalidRequestError."""
+        """Remove and return the ``stream_id`` of a message. Raises InvalidRequestError."""
         stream_id = _pop(fields, "stream_id")
         if stream_id is None:
             return None
@@ -262,7 +262,7 @@ class _EventSender:
         self._body = b""
 
     async def __call__(self, message: Mapping[str, Any]) -> None:
-        """Take a message of the response."""
+        """Send an ASGI message of the response."""
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -288,7 +288,7 @@ def _error_event(status: int, error: Mapping[str, Any]) -> bytes:
 
 
 def _read_fields(text: str | None) -> _Fields:
-    """Return the members of a message, each as it is written. Raises InvalidRequestError."""
+    """Return the members of a message, as raw JSON. Raises InvalidRequestError."""
     if text is None:
         raise InvalidRequestError("Send text messages: binary ones mean nothing here.")
     try:
@@ -298,7 +298,7 @@ def _read_fields(text: str | None) -> _Fields:
 
 
 def _request_body(fields: _Fields) -> tuple[bytes, str | None]:
-    """Return the body of the POST for a message, and the response that it goes on with. Raises InvalidRequestError."""
+    """Return the body of the POST for a message, and its ``previous_response_id``. Raises InvalidRequestError."""
     if (kind := _pop(fields, "type")) != "response.create":
         raise InvalidRequestError(f"Unknown type of message {kind!r:.100}: send 'response.create'.", param="type")
     if _pop(fields, "background") is True:

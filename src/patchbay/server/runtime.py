@@ -57,7 +57,7 @@ class HeadTimeoutProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Start a deadline with the first bytes of another head."""
         super().data_received(data)
-        # A connection that has become a WebSocket is not ours any more.
+        # A connection that has become a WebSocket has another protocol.
         if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self in self.connections:
             self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
 
@@ -67,7 +67,7 @@ class HeadTimeoutProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: the application refuses WebSockets that it does not speak."""
+        """Suppress the warning: the application itself rejects WebSockets that it does not serve."""
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

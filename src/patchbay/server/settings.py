@@ -51,12 +51,12 @@ def require_positive(settings: object, *names: str) -> None:
 
 
 Verbosity = Literal["quiet", "normal", "verbose"]
-"""What the log shows: errors; also failed requests and detected model capabilities; also every request."""
+"""Log level: errors; also failed requests and detected model capabilities; also every request."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where and how to serve. ``drain_timeout``: seconds for running requests to finish at shutdown."""
+    """Address, workers and log of a server. ``drain_timeout``: seconds for running requests to finish at shutdown."""
 
     host: str = field(default="127.0.0.1", metadata=flag("Address to listen on.", env=("HOST", "PATCHBAY_HOST"), metavar="HOST"))
     port: int = field(
@@ -374,7 +374,7 @@ def _checked_host(host: str) -> str:
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How a chat with tools runs its turns. Raises ConfigurationError for impossible settings.
+    """Settings of chats with tools. Raises ConfigurationError for impossible ones.
 
     ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
     the registry's tools or ``max_seconds`` (None: no limit). The first two apply to chat sessions as well.

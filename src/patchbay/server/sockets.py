@@ -13,7 +13,7 @@ _MAX_BUFFERED_BYTES: Final = 4 * 1024 * 1024
 """Bytes waiting for a client above which reading pauses."""
 
 _CLOSE_SECONDS: Final = 12.0
-"""Seconds that a connection may outlive its application, to send what is queued and to close."""
+"""Seconds in which a connection may send queued data and close after its application has ended."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -27,14 +27,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     Reading pauses once a few megabytes wait for a client that does not read: each of its pings would add a pong.
 
-    At shutdown a socket in use is left alone: the application ends it in its own time.
+    At shutdown a socket in use stays open: the application closes it.
     """
 
-    last_seconds = _CLOSE_SECONDS
-    most_untaken = _MAX_BUFFERED_BYTES
+    close_seconds = _CLOSE_SECONDS
+    max_buffered_bytes = _MAX_BUFFERED_BYTES
     _received_at = 0.0
     _is_rejected = False
-    _cut: asyncio.TimerHandle | None = None
+    _abort_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start without the library's debug log: the opening request has the token in its head."""
@@ -45,7 +45,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Note the time, pause a client that does not read, and reject an invalid opening."""
         self._received_at = self.loop.time()
         super().data_received(data)
-        if self.transport.get_write_buffer_size() > self.most_untaken:
+        if self.transport.get_write_buffer_size() > self.max_buffered_bytes:
             self.transport.pause_reading()
         if self.conn.handshake_exc is not None and not self._is_rejected:
             self._is_rejected = True
@@ -74,8 +74,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up."""
-        if self._cut is not None:
-            self._cut.cancel()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
@@ -94,5 +94,5 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def on_task_complete(self, task: asyncio.Task[Any]) -> None:
         """Schedule the abort."""
         super().on_task_complete(task)
-        if self._cut is None and self in self.connections:
-            self._cut = self.loop.call_later(self.last_seconds, self.transport.abort)
+        if self._abort_timer is None and self in self.connections:
+            self._abort_timer = self.loop.call_later(self.close_seconds, self.transport.abort)

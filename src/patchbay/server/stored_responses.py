@@ -1,4 +1,4 @@
-"""Responses that outlive their request: where they are stored, and those that are made in the background."""
+"""Stored responses of the Responses API: the stores, and responses that are made in the background."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from patchbay.frontends.responses import StoredResponse
 from patchbay.models.wire import encode
 
 LEASE_SECONDS: Final = 60.0
-"""A response that is being made counts as failed when its server has not renewed this promise."""
+"""Lease of a response in progress: it counts as failed unless its server renews this."""
 RENEW_SECONDS: Final = 5.0
-"""How often a server renews it, and learns that a response was cancelled elsewhere."""
+"""Interval in which a server renews its leases, and notices that a response was cancelled on another server."""
 MAX_RUNNING: Final = 100
-"""The most responses that one process makes in the background at a time."""
+"""Maximum responses that a process makes in the background at a time."""
 MAX_STREAM_IDS: Final = 32
-"""The most lanes (``stream_id``) of one WebSocket."""
+"""Maximum different ``stream_id`` values of one WebSocket."""
 
 _MOST: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -40,25 +40,25 @@ class TooManyResponsesError(PatchbayError):
 
 
 class ResponseStore(Protocol):
-    """Where responses are stored."""
+    """A store of responses."""
 
     async def open(self) -> None:
         """Open the store. Raises ConfigurationError."""
 
     async def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response; None where it is not stored (any more)."""
+        """Return a response, None if it is not stored."""
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a new response."""
 
     async def settle(self, stored: StoredResponse) -> bool:
-        """Replace a response that was being made; False, without a change, where it is not being made any more."""
+        """Replace a response in progress; return False, without a change, if it is not in progress."""
 
     async def delete(self, response_id: str) -> bool:
-        """Forget a response; False where there was none."""
+        """Delete a response; return False if there was none."""
 
     async def renew(self, response_ids: Iterable[str]) -> set[str]:
-        """Promise ``LEASE_SECONDS`` more of the responses that are still being made, and return their ids."""
+        """Extend the leases of those responses that are still in progress by ``LEASE_SECONDS``, and return their ids."""
 
     async def close(self) -> None:
         """Close the store."""
@@ -125,7 +125,7 @@ class ConnectionResponses:
         return self._shared.get((self._number, response_id))
 
     def put(self, stored: StoredResponse) -> None:
-        """Keep a response; each lane goes on with its last one."""
+        """Store a response: the last one of each stream can be continued."""
         self.latest = stored.response["id"]
         self._last[self.latest] = None
         self._shared.put((self._number, self.latest), stored, _size(stored))
@@ -133,7 +133,7 @@ class ConnectionResponses:
             self.forget(next(iter(self._last)))
 
     def forget(self, response_id: str) -> None:
-        """Drop a response, as OpenAI does where going on with it fails."""
+        """Drop a response, as OpenAI does when a request that continues it fails."""
         self._last.pop(response_id, None)
         self._shared.pop((self._number, response_id))
 
@@ -164,9 +164,9 @@ class BackgroundResponses:
     async def begin(
         self, stored: StoredResponse, make: Callable[[], Awaitable[StoredResponse]], ended: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Store a response as queued, have ``make`` run, and return the response object. Raises TooManyResponsesError.
+        """Store a response as queued, start ``make``, and return the response object. Raises TooManyResponsesError.
 
-        ``ended`` is called with its id once what became of it is stored.
+        ``ended`` is called with its id once its end is stored.
         """
         if len(self._tasks) >= MAX_RUNNING:
             raise TooManyResponsesError(f"{MAX_RUNNING} responses are being made in the background already. Try again later.")
@@ -181,7 +181,7 @@ class BackgroundResponses:
         return queued.response
 
     async def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response; one whose server is gone has failed."""
+        """Return a response; one with an expired lease has failed."""
         stored = await self._store.get(response_id)
         if stored is None or stored.lease is None or stored.lease > time.time():
             return stored
@@ -189,20 +189,20 @@ class BackgroundResponses:
         return await self._store.get(response_id)
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
-        """Cancel a response, wherever it is being made; return what became of it."""
+        """Cancel a response, whichever server makes it, and return its final state."""
         response_id: str = stored.response["id"]
-        await self._store.settle(_over(stored, "cancelled"))
+        await self._store.settle(_ended(stored, "cancelled"))
         self._stop(response_id)
         return await self._store.get(response_id)
 
     async def delete(self, response_id: str) -> bool:
-        """Forget a response, and stop it."""
+        """Delete a response, and stop making it."""
         deleted = await self._store.delete(response_id)
         self._stop(response_id)
         return deleted
 
     async def close(self) -> None:
-        """Stop all responses: they have failed, and say why."""
+        """Stop all responses, which are stored as failed, and close the store."""
         tasks = [*self._tasks.values(), *([] if self._renewing is None else [self._renewing])]
         for task in tasks:
             task.cancel()
@@ -215,7 +215,7 @@ class BackgroundResponses:
             task.cancel()
 
     async def _make(self, queued: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
-        """Make one response, and store what became of it: unless it was cancelled or deleted meanwhile."""
+        """Make one response and store its end, unless it was cancelled or deleted meanwhile."""
         try:
             if not await self._store.settle(replace(queued, response={**queued.response, "status": "in_progress"})):
                 return
@@ -249,8 +249,8 @@ class BackgroundResponses:
 
 def failed(stored: StoredResponse, code: str, message: str) -> StoredResponse:
     """Return a response that has failed."""
-    return _over(stored, "failed", error={"code": code, "message": message})
+    return _ended(stored, "failed", error={"code": code, "message": message})
 
 
-def _over(stored: StoredResponse, status: str, **fields: Any) -> StoredResponse:
+def _ended(stored: StoredResponse, status: str, **fields: Any) -> StoredResponse:
     return replace(stored, response={**stored.response, "status": status, **fields}, lease=None)

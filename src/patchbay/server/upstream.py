@@ -157,7 +157,7 @@ class TruncatedResponseError(UpstreamError):
 async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture | None, bodiless: bool = False) -> None:
     """Forward status, headers and body, piece by piece. Raises TruncatedResponseError where the upstream breaks off.
 
-    Memory stays bounded: the next piece is read once the client has taken the last.
+    Memory stays bounded: the next piece is read once the last one is written to the client.
     """
     reply, watch = request.reply, request.watch
     stream = is_event_stream(answer) and not answer.coding

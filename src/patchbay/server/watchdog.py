@@ -69,7 +69,7 @@ class RequestWatchdog:
             self._listener = None  # its traceback holds this object: a cycle that only the collector could free
         if self._beating is not None:
             self._beating.cancel()
-        # A cancel from outside counts one more, and goes on.
+        # A cancellation from outside counts one more, and is propagated.
         if self._ended_by is not None and self._task.uncancel() <= self._cancels:
             raise self._ended_by from error
 

@@ -27,8 +27,8 @@ Work = Callable[[Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]]
 
 
 class Quick(WebSocketProtocol):
-    last_seconds = 0.1
-    most_untaken = 256 * 1024
+    close_seconds = 0.1
+    max_buffered_bytes = 256 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -126,7 +126,7 @@ async def test_client_that_pings_without_reading_pongs_is_paused():
                 await asyncio.sleep(0)
             if not connection.transport.is_reading():
                 break
-        assert connection.transport.get_write_buffer_size() < 2 * Quick.most_untaken
+        assert connection.transport.get_write_buffer_size() < 2 * Quick.max_buffered_bytes
         rest = asyncio.create_task(_after(pings, loop.sock_sendall(client, HELLO)))
         await read_until(client, b"hello")  # all that was said is heard, once its pongs are taken
         await rest

@@ -46,7 +46,7 @@ class ChatUpstream:
         self._declared = False
         self.answer: Response
         self.sink: Callable[[bytes], bool] | None = None
-        """Where pieces go within the callback of the network, while it takes them."""
+        """Gets pieces within the network callback, until it refuses one."""
 
     async def open(self, body: bytes) -> Rejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""

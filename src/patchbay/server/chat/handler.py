@@ -1,4 +1,4 @@
-"""Which chat completions become turns with tools: the request's role and session, the role's tools, and hidden turns."""
+"""Turns chat completions into turns with tools: finds the request's role and session, the role's tools, and hidden turns."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ToolChat:
 
     @property
     def make_exchange(self) -> Callable[..., Exchange]:
-        """Begin a completion without tools of the registry."""
+        """Makes the exchange of a completion without the registry's tools."""
         return self._backend.make_exchange
 
     def read_headers(self, scope: Any) -> Any:
@@ -134,7 +134,7 @@ class ToolChat:
         has_tools = bool(snapshot.tools) and parsed.value("tool_choice") != "none"
         chains = self._governance.hooks.chains
         is_hooked = bool(chains.before_llm or chains.after_llm)
-        # Legacy functions and tools without a name and arguments are between the client and its model.
+        # Legacy functions, and tools of other types than functions, are passed on as they are.
         if (
             parsed.legacy
             or not (has_tools or is_hooked or self._hidden_turns)
@@ -166,19 +166,19 @@ class ToolChat:
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
             session=session,
             sender=user if isinstance(user, str) else "",
-            found=self._found_in((role, session)) if session else self._found_before(role, encoder),
+            found=self._found_in((role, session)) if session else self._found_up_to(role, encoder),
         )
 
     def _found_in(self, session: tuple[str, str]) -> dict[str, None]:
-        """Return the names of the tools that were found in a role's session, to be added to."""
+        """Return the names of the tools found in a role's session, to be added to."""
         found = self._found.get(session)
         if found is None:
             found = {}
             self._found.put(session, found, 0)
         return found
 
-    def _found_before(self, role: str, encoder: AnswerEncoder | None) -> dict[str, None] | None:
-        """Return the names of the tools that were found up to the response that this one goes on with, to be added to."""
+    def _found_up_to(self, role: str, encoder: AnswerEncoder | None) -> dict[str, None] | None:
+        """Return the names of the tools found up to the previous response, to be added to; None outside the Responses API."""
         if not isinstance(encoder, ResponsesEncoder):
             return None
         found = dict(self._found_by_response.get((role, encoder.response["previous_response_id"])) or {})

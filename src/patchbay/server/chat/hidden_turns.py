@@ -1,9 +1,9 @@
 """Messages of a conversation that its client does not see, stored between two requests.
 
-A client is handed the calls of its own tools only. The rounds before, and the registry's calls with their results, are stored
-under a random id that is part of the ids of the calls that were handed out. The next request quotes these; the message that
-holds them is replaced by what was stored, so the model sees what really happened, each call with one result. What is gone (a
-restart, a limit) is no error: the conversation goes on with what the client has.
+A client gets the calls of its own tools only. The earlier rounds, and the registry's calls with their results, are stored
+under a random id that is part of the ids of those calls. The client's next request quotes these ids; the message that holds them
+is replaced by the stored ones, so the model sees the whole turn, each call with one result. A turn that is no longer stored (a
+restart, a limit) is not an error: the conversation continues with the client's own messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RestoredHistory:
 
 
 _ID: Final = slice(len("call_"), len("call_") + 28)
-"""Where the id of a hidden turn stands in those of its calls."""
+"""The position of a hidden turn's id within the ids of its calls."""
 
 
 class HiddenTurnStore:

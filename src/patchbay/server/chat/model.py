@@ -31,11 +31,11 @@ _ONE_REQUEST = frozenset({b"idempotency-key"})
 
 @dataclass(frozen=True)
 class ModelBackend:
-    """What all turns share to ask the upstream's models."""
+    """The upstream's provider and capabilities, and its exchanges; shared by all turns."""
 
     make_exchange: Callable[..., Exchange]
     make_searching_exchange: Callable[[bytes], Exchange]
-    """Begin a round in which calls of tools that were not offered count: there are more than were."""
+    """Make the exchange of a round with tool search, which keeps calls of tools that were not offered."""
     provider: Provider
     capabilities: Capabilities
 
@@ -112,7 +112,7 @@ class UpstreamModel:
             self.head = AnswerHead(*map(document.get, ("id", "created", "model", "system_fingerprint")))
 
     async def _open(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Begin a round, and return what its exchange makes of the answer once that has begun."""
+        """Send the request of a round; return the documents of its response once it has begun."""
         exchange = self._make_exchange(encode(body))
         upstream = ChatUpstream(self._request, self._sent, streaming=exchange.streaming)
         pieces = drive_async(exchange, upstream)

@@ -62,7 +62,7 @@ class TurnText:
         self._is_over = False
 
     def add(self, text: str) -> str:
-        """Append a piece; return what may be sent of it now."""
+        """Append a piece; return the part that may be sent now."""
         if self._is_over:
             self._is_over = False
             if self._only_last:
@@ -73,7 +73,7 @@ class TurnText:
         return "" if self._only_last else text
 
     def add_apart(self, text: str) -> str:
-        """Append text that is not the model's as a paragraph of its own; return what may be sent of it now."""
+        """Append text that is not the model's, as a separate paragraph; return the part that may be sent now."""
         self.round_over()
         visible = self.add(text) if text and not self._only_last else ""
         self.round_over()

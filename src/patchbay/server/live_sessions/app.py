@@ -90,7 +90,7 @@ def key_problem(settings: RealtimeSettings) -> str:
     found = key_in_environment(dialect_for(settings))
     if found is None or key_for(settings):
         return ""
-    where = (settings.url or "").partition("?")[0]  # what is behind it may be a secret
+    where = (settings.url or "").partition("?")[0]  # the query may hold a secret
     return f"{found[0]} is not sent to {where}: it is for the provider's own servers. {_FLAG} gives a key for this one."
 
 
@@ -109,7 +109,7 @@ _LIST_SECONDS: Final = 10.0
 """Seconds for the upstream to list its models."""
 
 _NO_TIMEOUT: Final = 30 * 86_400.0
-"""Seconds that stand for no limit: the client takes a number only."""
+"""A timeout in place of none: the client needs a number."""
 
 
 class SessionFactory:
@@ -269,7 +269,7 @@ class LiveSessionsApp:
     def warn_of_unsupported_hooks(self) -> None:
         """Log hooks with parts that realtime models do not support: ``before_llm``, and tools of their own."""
         mounted = self._governance.hooks.mounted if self._settings.realtime is not None else ()
-        if names := [each.name for each in mounted if _is_for_requests(each)]:
+        if names := [each.name for each in mounted if _needs_requests(each)]:
             _logger.warning(
                 "Realtime models are sent no requests: before_llm is not called there, and hooks' own tools are not offered. "
                 "This concerns %s",
@@ -299,7 +299,7 @@ class LiveSessionsApp:
         manager = self._manager(role)
         request = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
         socket.binary = request.binary
-        await self._free(manager, request)
+        await self._wait_for_role(manager, request)
         self._manager(role)  # it may have been removed
         if self._is_stopping:
             return STOPPING
@@ -354,7 +354,7 @@ class LiveSessionsApp:
             self._wake_waiting()
             await session.close()
 
-    async def _free(self, manager: LLMSessionManager, request: SessionRequest) -> None:
+    async def _wait_for_role(self, manager: LLMSessionManager, request: SessionRequest) -> None:
         """Wait for the role to be free, or for another takeover to finish, within the time limits and until shutdown.
 
         Raises RoleBusyError.
@@ -394,7 +394,7 @@ class LiveSessionsApp:
         return True
 
 
-def _is_for_requests(mounted: RegisteredHook) -> bool:
+def _needs_requests(mounted: RegisteredHook) -> bool:
     hook = mounted.hook
     if isinstance(hook, ProcessHook):  # mounted for requests too, since it may offer tools
         return "llm" in hook.spec.modes or bool(hook.tools)

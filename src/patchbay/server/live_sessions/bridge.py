@@ -42,7 +42,7 @@ class SessionLog:
     """The log of the session ``key`` of ``role``."""
 
     def __init__(self, role: str, key: str) -> None:
-        self._whose = f"{_printable(key, _MAX_KEY_CHARS)!r} of the role {_printable(role, _MAX_KEY_CHARS)!r}"
+        self._session = f"{_printable(key, _MAX_KEY_CHARS)!r} of the role {_printable(role, _MAX_KEY_CHARS)!r}"
         self._last = ""
 
     def failed(self, error: Exception) -> None:
@@ -55,7 +55,7 @@ class SessionLog:
             self._warn("In the session %s: %s", str(event.error))
         elif isinstance(event, ConnectionEvent) and event.planned:
             reason = _printable(event.reason, _MAX_LOG_CHARS)
-            _logger.info("The connection of the session %s to its model is renewed: %s", self._whose, reason)
+            _logger.info("The connection of the session %s to its model is renewed: %s", self._session, reason)
         elif isinstance(event, ConnectionEvent) and event.state == "lost":
             self._warn("The connection of the session %s to its model is lost: %s", event.reason or "no reason was given")
 
@@ -66,7 +66,7 @@ class SessionLog:
 
     def _warn(self, words: str, why: str) -> None:
         self._last = _printable(why, _MAX_LOG_CHARS)
-        _logger.warning(words, self._whose, self._last)
+        _logger.warning(words, self._session, self._last)
 
 
 def _printable(text: str, most: int) -> str:
@@ -206,13 +206,13 @@ class SessionBridge:
                 continue
             self._invalid_frames = 0
             try:
-                await self._do(frame)
+                await self._handle(frame)
             except PatchbayError as error:
                 await self._socket.send(error_frame(error))
             if not (isinstance(frame, AudioInput) or frame == _PING):
                 self._request_idle()
 
-    async def _do(self, frame: TextInput | AudioInput | Control) -> None:
+    async def _handle(self, frame: TextInput | AudioInput | Control) -> None:
         session, is_ending = self.session, self._ending is not None
         if isinstance(frame, AudioInput):
             if not is_ending:

@@ -250,7 +250,7 @@ def encode_frame(frame: Frame) -> str:
 
 def event_frame(event: RealtimeEvent) -> Frame:
     """Return an event as a frame."""
-    return {"type": event.type, **_members(event)}
+    return {"type": event.type, **_event_fields(event)}
 
 
 def error_frame(error: PatchbayError) -> Frame:
@@ -266,7 +266,7 @@ def _decoded(text: str) -> Any:
         return json.loads(text)
 
 
-def _members(event: RealtimeEvent) -> Frame:
+def _event_fields(event: RealtimeEvent) -> Frame:
     if isinstance(event, TextEvent):
         return {"delta": event.delta}
     if isinstance(event, AudioEvent):
@@ -275,21 +275,26 @@ def _members(event: RealtimeEvent) -> Frame:
         return {"role": event.role, "text": event.text, "whole": event.whole}
     if isinstance(event, ToolCallEvent):
         arguments = {"arguments": event.tool_call.arguments, "raw_arguments": event.tool_call.raw_arguments}
-        return {**_call(event.tool_call), **arguments, "iteration": event.iteration}
+        return {**_call_fields(event.tool_call), **arguments, "iteration": event.iteration}
     if isinstance(event, ToolProgressEvent):
         progress = event.progress
-        return {**_call(event.tool_call), "message": progress.message, "fraction": progress.fraction, "data": progress.data}
+        return {
+            **_call_fields(event.tool_call),
+            "message": progress.message,
+            "fraction": progress.fraction,
+            "data": progress.data,
+        }
     if isinstance(event, ToolResultEvent):
         execution = event.execution
         about = {"content": execution.content, "is_error": execution.is_error, "code": execution.result.code}
-        return {**_call(execution.call), **about, "seconds": round(execution.seconds, 6), "iteration": event.iteration}
+        return {**_call_fields(execution.call), **about, "seconds": round(execution.seconds, 6), "iteration": event.iteration}
     if isinstance(event, UserOutputEvent):
         media = [{"ref": ref, "path": signed_path(ref)} for ref in event.media]
-        return {**_call(event.tool_call), "text": event.text, "media": media, "handled": event.handled}
-    return _of_the_session(event)
+        return {**_call_fields(event.tool_call), "text": event.text, "media": media, "handled": event.handled}
+    return _session_event_fields(event)
 
 
-def _of_the_session(event: RealtimeEvent) -> Frame:
+def _session_event_fields(event: RealtimeEvent) -> Frame:
     if isinstance(event, ResponseEndEvent):
         return {"status": event.status, "usage": dict(event.usage) if event.usage is not None else None}
     if isinstance(event, ConnectionEvent):
@@ -301,5 +306,5 @@ def _of_the_session(event: RealtimeEvent) -> Frame:
     return {}
 
 
-def _call(call: ToolCall) -> Frame:
+def _call_fields(call: ToolCall) -> Frame:
     return {"call_id": call.id, "name": call.name}
