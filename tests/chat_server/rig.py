@@ -14,7 +14,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.testing import Message, ScriptedUpstream
-from tools_server.rig import BOUND, Server, serving
+from tools_server.rig import BOUND, Callback, Script, Server, calling_back, json_response, serving
 
 MODEL = "some-model"
 USER = {"role": "user", "content": "How is Rome?"}
@@ -25,12 +25,25 @@ THEIRS = {
 }
 
 
+SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
+
+
+@dataclass
+class Outcome:
+    """What a client sees of a turn, whole or as a stream."""
+
+    text: str | None
+    finish: str
+    report: Any
+
+
 @dataclass
 class ChatServer:
-    """A running chat server and its scripted upstream."""
+    """A running chat server and its scripted upstream; ``callback`` is that of the tool ``weather`` (``serve_weather``)."""
 
     server: Server
     upstream: ScriptedUpstream
+    callback: Callback = None  # type: ignore[assignment]
 
     @property
     def base(self) -> str:
@@ -48,6 +61,15 @@ class ChatServer:
         """The chunks of a streamed answer."""
         with self.client() as client:
             return list(client.chat.completions.create(**{"model": MODEL, "messages": [USER], "stream": True, **fields}))
+
+    def outcome(self, *, streamed: bool, **fields: Any) -> Outcome:
+        """What a request ends in, whole or as a stream."""
+        if streamed:
+            chunks = self.stream(**fields)
+            return Outcome(text_of(chunks), finish_of(chunks), report_of(chunks))
+        answer = self.ask(**fields)
+        (choice,) = answer.choices
+        return Outcome(choice.message.content, choice.finish_reason, answer.model_extra["patchbay"])
 
     def post(self, body: Any = None, **headers: str) -> Any:
         """The answer to a request as it comes over the wire."""
@@ -83,6 +105,15 @@ def serve_chat(
         )
         with serving(app=app) as server:
             yield ChatServer(server, upstream)
+
+
+@contextlib.contextmanager
+def serve_weather(script: Any, *, answers: Script = SUNNY, **options: Any) -> Iterator[ChatServer]:
+    """Run a chat server with the registered tool ``weather``, whose callback answers like this."""
+    with calling_back(answers) as callback, serve_chat(script, **options) as at:
+        at.callback = callback
+        at.server.register("weather", callback.url)
+        yield at
 
 
 def call(name: str, arguments: str = "{}", id: str = "call_1") -> dict[str, Any]:  # noqa: A002 - OpenAI's name

@@ -7,11 +7,23 @@ from typing import Any
 
 import pytest
 
-from chat_server.rig import THEIRS, USER, assert_answered_once, call, calls, calls_of, finish_of, report_of, serve_chat, text_of
+from chat_server.rig import (
+    SUNNY,
+    THEIRS,
+    USER,
+    assert_answered_once,
+    call,
+    calls,
+    calls_of,
+    finish_of,
+    report_of,
+    serve_chat,
+    serve_weather,
+    text_of,
+)
 from patchbay.testing import Message
 from tools_server.rig import calling_back, json_response
 
-SUNNY = json_response({"output": "clear"})
 WEATHER = '{"city": "Rome"}'
 
 
@@ -72,20 +84,20 @@ def test_client_and_registry_calls_of_one_reply_each_run_on_their_side(streamed:
     def script(body: dict[str, Any]) -> Any:
         return "done" if body["messages"][-1]["role"] == "tool" else both
 
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         message, reason, report = client_message(at, streamed=streamed, tools=[THEIRS])
         assert ("tool_calls", ["open_door"]) == (reason, [each["function"]["name"] for each in message["tool_calls"]])
-        assert (2, ["a", "c"]) == (len(callback.calls), [done["id"] for done in report["calls"]])
+        assert (2, ["a", "c"]) == (len(at.callback.calls), [done["id"] for done in report["calls"]])
 
         answer = at.ask(messages=[USER, message, result(message)], tools=[THEIRS])
         assert "done" == answer.choices[0].message.content
         seen = at.asked[1]["messages"]
         assert_answered_once(seen)
-        assert [USER["content"], None, "clear", "open", "clear"] == [each["content"] for each in seen]
+        sunny = '{"sky": "clear"}'
+        assert [USER["content"], None, sunny, "open", sunny] == [each["content"] for each in seen]
         assert ["weather", "open_door", "weather"] == [each["function"]["name"] for each in seen[1]["tool_calls"]]
         assert "Hm." == seen[1]["reasoning_content"]
-        assert 2 == len(callback.calls)
+        assert 2 == len(at.callback.calls)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -99,8 +111,7 @@ def test_earlier_rounds_are_stored_across_requests(streamed: bool) -> None:
             calls(call("open_door", "{}", "b"), call("weather", WEATHER, "c")),
         ][results] if results < 4 else "done"  # fmt: skip
 
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         history: list[Any] = [USER]
         for _ in range(2):
             message, reason, _ = client_message(at, streamed=streamed, messages=history, tools=[THEIRS])
@@ -118,8 +129,7 @@ def test_earlier_rounds_are_stored_across_requests(streamed: bool) -> None:
 
 def test_a_text_model_sees_it_all_too() -> None:
     both = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```\n```tool_call\n{"name": "open_door", "arguments": {}}\n```'
-    with calling_back(SUNNY) as callback, serve_chat([both, "done"], tools="text") as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([both, "done"], tools="text") as at:
         message, _, _ = client_message(at, streamed=True, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message, "wide open")], tools=[THEIRS]).choices[0].message.content
         seen = json.dumps(at.asked[1]["messages"])
@@ -129,8 +139,7 @@ def test_a_text_model_sees_it_all_too() -> None:
 
 def test_hidden_turn_ids_are_random_and_unguessable() -> None:
     both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
-    with calling_back(SUNNY) as callback, serve_chat([both, both]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([both, both]) as at:
         ids = {client_message(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
         assert 2 == len(ids)
         assert all(len(each) == len("call_") + 32 for each in ids)
@@ -138,8 +147,7 @@ def test_hidden_turn_ids_are_random_and_unguessable() -> None:
 
 def test_stored_turn_can_be_continued_twice() -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, serve_chat([both, "one", "two"]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([both, "one", "two"]) as at:
         message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         for expected in ("one", "two"):
             assert expected == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
@@ -149,8 +157,7 @@ def test_stored_turn_can_be_continued_twice() -> None:
 @pytest.mark.parametrize("chat", [{"max_kept": 0}, {"max_kept_size": 10}, {"kept_for": 0.0}])
 def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, serve_chat([both, "done"], chat=chat) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([both, "done"], chat=chat) as at:
         message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
         seen = at.asked[1]["messages"]
@@ -161,8 +168,7 @@ def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, An
 @pytest.mark.parametrize("fields", [{"tools": [THEIRS], "tool_choice": "none"}, {}])
 def test_stored_turn_is_used_even_if_no_tool_may_be_called(fields: dict[str, Any]) -> None:
     both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with calling_back(SUNNY) as callback, serve_chat([both, "done"]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([both, "done"]) as at:
         message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         at.server.post("unregister", name="weather")
         assert "done" == at.ask(messages=[USER, message, result(message)], **fields).choices[0].message.content
@@ -173,8 +179,7 @@ def test_stored_turn_is_used_even_if_no_tool_may_be_called(fields: dict[str, Any
 
 def test_call_removed_from_the_clients_history_is_not_left_dangling() -> None:
     made = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"), call("open_door", "{}", "c"))
-    with calling_back(SUNNY) as callback, serve_chat([made, "done"]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([made, "done"]) as at:
         message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         second = {**message, "tool_calls": message["tool_calls"][1:]}
         at.ask(messages=[USER, second, result(second)], tools=[THEIRS])
@@ -192,8 +197,7 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
         return "found" if "needle" in results[2] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(json_response({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script, answers=json_response({"output": f"{hay}needle{hay}"})) as at:
         message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
         assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
 

@@ -12,11 +12,10 @@ from typing import Any
 import openai
 import pytest
 
-from chat_server.rig import MODEL, THEIRS, USER, call, calls, report_of, serve_chat, text_of
+from chat_server.rig import MODEL, SUNNY, THEIRS, USER, call, calls, report_of, serve_chat, serve_weather, text_of
 from patchbay.testing import Raw, Text, events
-from tools_server.rig import BOUND, calling_back, json_response, no_response
+from tools_server.rig import BOUND, calling_back, no_response
 
-SUNNY = json_response({"output": "clear"})
 BODY = {"model": MODEL, "messages": [USER]}
 
 
@@ -39,20 +38,18 @@ def test_upstream_refusal_keeps_its_status(status: int, streamed: bool) -> None:
 
 def test_error_after_a_tool_ran_forbids_automatic_retries() -> None:
     for answer in (refusal(503, **{"x-should-retry": "true"}), Raw([b"<html>"], content_type="text/html")):
-        with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), answer]) as at:
-            at.server.register("weather", callback.url)
+        with serve_weather([calls(call("weather")), answer]) as at:
             with at.client(max_retries=2) as client, pytest.raises(openai.APIStatusError) as caught:
                 client.chat.completions.create(**BODY)
             assert "false" == caught.value.response.headers["x-should-retry"]
             assert ([1, 2], caught.value.status_code) == (
-                [len(callback.calls), len(at.asked)],
+                [len(at.callback.calls), len(at.asked)],
                 503 if answer.status == 503 else 502,
             )
 
 
 def test_failure_during_a_stream_is_its_last_event() -> None:
-    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([calls(call("weather"), content="Let me see."), refusal(503)]) as at:
         answer = at.post({**BODY, "stream": True})
         assert 200 == answer.status
         outcome = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
@@ -82,8 +79,7 @@ def test_json_response_to_a_stream_request_is_streamed() -> None:
         return Raw([json.dumps(answer).encode()], content_type="application/json")
 
     script = [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."}, "stop")]
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         chunks = at.stream()
         assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
 
@@ -95,10 +91,9 @@ def test_field_refused_by_the_upstream_is_left_out() -> None:
             return Raw([json.dumps(body).encode()], status=400, content_type="application/json")
         return "done" if body["messages"][-1]["role"] == "tool" else calls(call("weather"), reasoning_content="Hm.")
 
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         assert ["done", "done"] == [at.ask().choices[0].message.content for _ in range(2)]
-        assert (3 + 2, 2) == (len(at.asked), len(callback.calls))
+        assert (3 + 2, 2) == (len(at.asked), len(at.callback.calls))
 
 
 def leaving(at: Any, *, streamed: bool) -> Any:
@@ -118,8 +113,7 @@ def test_disconnected_client_stops_the_tool_at_once(streamed: bool) -> None:
         assert b"" == connection.recv(1)
         closed.set()
 
-    with calling_back(waits) as callback, serve_chat([calls(call("weather"))]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([calls(call("weather"))], answers=waits) as at:
         connection = leaving(at, streamed=streamed)
         assert called.wait(BOUND)
         connection.close()
@@ -150,8 +144,7 @@ def test_slow_tool_keeps_the_stream_alive_and_is_no_upstream_timeout() -> None:
         SUNNY(connection, end)
 
     script = [calls(call("weather"), content="Let me see."), Text("Clear.", piece=9)]
-    with calling_back(waits) as callback, serve_chat(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}, answers=waits) as at:
         connection = leaving(at, streamed=True)
         answer = connection.getresponse()
         seen = b""
@@ -220,8 +213,7 @@ def test_all_else_below_v1_passes_through() -> None:
 
 
 def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_one_request() -> None:
-    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), Text("ok")]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([calls(call("weather")), Text("ok")]) as at:
         assert 200 == at.post(BODY, openai_project="p", idempotency_key="k").status
         assert [("p", None)] * 2 == [
             (each.headers["openai-project"], each.headers.get("idempotency-key")) for each in at.upstream.chats
@@ -230,8 +222,7 @@ def test_headers_of_the_client_go_up_with_every_round_but_not_one_that_is_for_on
 
 def test_request_log_has_each_round(tmp_path: Any) -> None:
     log = tmp_path / "log"
-    with calling_back(SUNNY) as callback, serve_chat([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([calls(call("weather")), "ok"], proxy={"log_file": str(log)}) as at:
         assert "ok" == at.ask().choices[0].message.content
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert ["client_request", "upstream_request", "upstream_request", "response"] == [entry["event"] for entry in entries]

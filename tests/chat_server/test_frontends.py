@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from chat_server.rig import call, calls, serve_chat
-from tools_server.rig import calling_back, json_response
+from chat_server.rig import call, calls, serve_weather
 
-SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 SCHEMA = {"type": "object", "properties": {}}
 TURN = {"role": "user", "content": "How is Rome?"}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,12 +30,11 @@ def test_registered_tool_runs_and_the_clients_own_is_returned(name: str, stream:
     path = STREAMS.get(name, path) if stream else path
     body = {**body, "tools": TOOLS[name], **({"stream": True} if stream and name != "gemini" else {})}
     script = [calls(call("weather", '{"city": "Rome"}')), calls(call("theirs", id="call_2"), content="It is clear.")]
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         answer = at.server.ask("POST", path, body)
         text = answer.body.decode()
         assert 200 == answer.status
-        assert {"city": "Rome"} == callback.calls[0].json["arguments"]
+        assert {"city": "Rome"} == at.callback.calls[0].json["arguments"]
         assert "It is" in text
         assert "theirs" in text
         assert "weather" not in text
@@ -46,8 +43,7 @@ def test_registered_tool_runs_and_the_clients_own_is_returned(name: str, stream:
 
 def test_the_registrys_tools_run_for_a_response_in_the_background() -> None:
     script = [calls(call("weather", '{"city": "Rome"}')), "It is clear."]
-    with calling_back(SUNNY) as callback, serve_chat(script) as at, at.client() as client:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at, at.client() as client:
         begun = client.responses.create(model="m", input="How is Rome?", background=True)
         assert "queued" == begun.status
         for _ in range(2000):

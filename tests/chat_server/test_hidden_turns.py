@@ -13,11 +13,11 @@ USER = {"role": "user", "content": "hi"}
 
 
 def stored_turn(store: HiddenTurnStore, text: str = "said") -> dict[str, Any]:
-    """Keep a stretch; the message that a client has in its place."""
+    """Store a hidden turn; return the message that a client has in its place."""
     pending = ToolCall("b", "theirs")
     made = [ToolCall("a", "ours").to_openai(), pending.to_openai()]
-    stretch = [{"role": "assistant", "content": text, "tool_calls": made}, {"role": "tool", "tool_call_id": "a", "content": "A"}]
-    (call,) = store.keep(stretch, [pending], MemoryResultStore())
+    hidden = [{"role": "assistant", "content": text, "tool_calls": made}, {"role": "tool", "tool_call_id": "a", "content": "A"}]
+    (call,) = store.keep(hidden, [pending], MemoryResultStore())
     return {"role": "assistant", "content": None, "tool_calls": [call.to_openai()]}
 
 
@@ -25,41 +25,41 @@ def store(clock: Any = lambda: 0.0, **limits: Any) -> HiddenTurnStore:
     return HiddenTurnStore(**{"most": 3, "most_bytes": 100_000, "seconds": 10.0, "clock": clock, **limits})
 
 
-def is_found(stretches: HiddenTurnStore, message: dict[str, Any]) -> bool:
+def is_found(turns: HiddenTurnStore, message: dict[str, Any]) -> bool:
     answer = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "B"}
-    restored = stretches.restored([USER, message, answer])
+    restored = turns.restored([USER, message, answer])
     assert restored.found == (restored.messages != [USER, message, answer])
     return restored.found
 
 
 def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
-    stretches = store()
-    message = stored_turn(stretches)
+    turns = store()
+    message = stored_turn(turns)
     id_ = message["tool_calls"][0]["id"]
     answer = {"role": "tool", "tool_call_id": id_, "content": "B"}
-    restored = stretches.restored([USER, message, answer, USER])
+    restored = turns.restored([USER, message, answer, USER])
     assert [("a", "A"), (id_, "B")] == [(each["tool_call_id"], each["content"]) for each in restored.messages[2:4]]
     assert ["a", id_] == [call["id"] for call in restored.messages[1]["tool_calls"]]
     assert ("said", USER, 5) == (restored.messages[1]["content"], restored.messages[4], len(restored.messages))
 
 
 def test_least_recently_used_turns_are_evicted() -> None:
-    stretches = store()
-    first, second, third = (stored_turn(stretches, str(n)) for n in range(3))
-    assert is_found(stretches, first)
-    fourth = stored_turn(stretches)
-    assert [True, False, True, True] == [is_found(stretches, each) for each in (first, second, third, fourth)]
-    assert 3 == len(stretches)
+    turns = store()
+    first, second, third = (stored_turn(turns, str(n)) for n in range(3))
+    assert is_found(turns, first)
+    fourth = stored_turn(turns)
+    assert [True, False, True, True] == [is_found(turns, each) for each in (first, second, third, fourth)]
+    assert 3 == len(turns)
 
 
 def test_their_size_is_bounded_and_one_that_is_too_large_pushes_out_no_other() -> None:
-    stretches = store(most=100, most_bytes=3000)
-    first = stored_turn(stretches, "x" * 1000)
-    assert not is_found(stretches, stored_turn(stretches, "x" * 4000))
-    assert is_found(stretches, first)
-    stored_turn(stretches, "x" * 2500)
-    assert not is_found(stretches, first)
-    assert 1 == len(stretches)
+    turns = store(most=100, most_bytes=3000)
+    first = stored_turn(turns, "x" * 1000)
+    assert not is_found(turns, stored_turn(turns, "x" * 4000))
+    assert is_found(turns, first)
+    stored_turn(turns, "x" * 2500)
+    assert not is_found(turns, first)
+    assert 1 == len(turns)
 
 
 def quoted(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -67,17 +67,17 @@ def quoted(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_results_of_finished_turns_count_against_the_limit() -> None:
-    stretches = store()
-    message = stored_turn(stretches)
-    results = stretches.restored(quoted(message)).results
+    turns = store()
+    message = stored_turn(turns)
+    results = turns.restored(quoted(message)).results
     asyncio.run(results.keep("x" * 1000))  # the turn goes on, and ends with an answer
-    assert 0 == stretches.restored(quoted(message)).results.size
+    assert 0 == turns.restored(quoted(message)).results.size
 
 
 def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
-    stretches = store()
-    message = stored_turn(stretches)
-    one, other = (stretches.restored(quoted(message)).results for _ in range(2))
+    turns = store()
+    message = stored_turn(turns)
+    one, other = (turns.restored(quoted(message)).results for _ in range(2))
     ids = [asyncio.run(results.keep(text)) for results, text in ((one, "one"), (other, "other"))]
     assert ["one", "other"] == [asyncio.run(results.read(id_)) for results, id_ in zip((one, other), ids, strict=True)]
     assert [None, None] == [asyncio.run(results.read("result_2")) for results in (one, other)]
@@ -85,29 +85,29 @@ def test_two_branches_of_a_conversation_have_their_own_long_results() -> None:
 
 def test_unused_hidden_turns_expire() -> None:
     now = 0.0
-    stretches = store(lambda: now)
-    first, second = stored_turn(stretches), stored_turn(stretches)
+    turns = store(lambda: now)
+    first, second = stored_turn(turns), stored_turn(turns)
     now = 9.0
-    assert is_found(stretches, first)
+    assert is_found(turns, first)
     now = 12.0
-    assert [True, False] == [is_found(stretches, first), is_found(stretches, second)]
+    assert [True, False] == [is_found(turns, first), is_found(turns, second)]
     now = 30.0
-    assert not is_found(stretches, first)
-    assert 0 == len(stretches)
+    assert not is_found(turns, first)
+    assert 0 == len(turns)
 
 
 def test_hidden_turn_is_matched_only_by_a_message_of_its_calls() -> None:
-    stretches = store()
-    one, other = stored_turn(stretches), stored_turn(stretches)
+    turns = store()
+    one, other = stored_turn(turns), stored_turn(turns)
     foreign = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     for calls in (
         [*one["tool_calls"], foreign], [foreign, *one["tool_calls"]], [*one["tool_calls"], *other["tool_calls"]], [foreign], [], None, "x", [5],
         [{"id": 5}], [{}],
     ):  # fmt: skip
         messages = [USER, {"role": "assistant", "content": "mine", "tool_calls": calls}]
-        restored = stretches.restored(messages)
+        restored = turns.restored(messages)
         assert (messages, False) == (restored.messages, restored.found)
-    assert not stretches.restored([{**one, "role": "user"}]).found
+    assert not turns.restored([{**one, "role": "user"}]).found
 
 
 def test_turns_are_hidden_if_more_than_one_message_or_unknown_fields() -> None:

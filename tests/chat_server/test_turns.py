@@ -9,15 +9,13 @@ from typing import Any
 import openai
 import pytest
 
-from chat_server.rig import THEIRS, USER, call, calls, finish_of, report_of, serve_chat, text_of
+from chat_server.rig import SUNNY, THEIRS, USER, call, calls, finish_of, report_of, serve_chat, serve_weather, text_of
 from patchbay.errors import ConfigurationError
 from patchbay.server.app import create_tools_app
 from patchbay.server.settings import ChatSettings
 from patchbay.testing import ContractModel, Message, Raw, Text, events
 from structured import RESPONSE_FORMAT, RESULT, WeatherModel
 from tools_server.rig import BOUND, calling_back, json_response
-
-SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 
 
 def rome(name: str = "weather") -> Message:
@@ -47,8 +45,7 @@ def test_whole_answer_has_used_the_tool() -> None:
 
 
 def test_a_streamed_answer_has_used_the_tool() -> None:
-    with calling_back(SUNNY) as callback, serve_chat([rome(), Text("It is clear.", piece=3)]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([rome(), Text("It is clear.", piece=3)]) as at:
         chunks = at.stream()
         assert ("It is clear.", "stop") == (text_of(chunks), finish_of(chunks))
         assert 4 <= sum(1 for chunk in chunks if chunk.choices and chunk.choices[0].delta.content)
@@ -73,8 +70,7 @@ def test_usage_and_its_details_are_summed_over_all_rounds() -> None:
         answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": cost}
         return Raw([json.dumps(answer).encode()], content_type="application/json")
 
-    with calling_back(SUNNY) as callback, serve_chat(usage) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(usage) as at:
         total = at.ask().usage
         assert (30, 2, 32, 4) == (
             total.prompt_tokens, total.completion_tokens, total.total_tokens, total.prompt_tokens_details.cached_tokens
@@ -86,8 +82,7 @@ def test_usage_and_its_details_are_summed_over_all_rounds() -> None:
 
 
 def test_stream_includes_usage_only_on_request() -> None:
-    with calling_back(SUNNY) as callback, serve_chat([rome(), "x"] * 2) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([rome(), "x"] * 2) as at:
         assert not any(chunk.usage for chunk in at.stream())
         chunks = at.stream(stream_options={"include_usage": True})
         each = [request.get("stream_options") for request in at.asked]
@@ -103,15 +98,10 @@ def test_a_model_that_only_writes_text_uses_tools_too(streamed: bool) -> None:
     ):
         at.server.register("get_weather", callback.url, parameters={"type": "object", "properties": {"city": {"type": "string"}}})
         ask = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}]}
-        if streamed:
-            chunks = at.stream(**ask)
-            text, report = text_of(chunks), report_of(chunks)
-        else:
-            answer = at.ask(**ask)
-            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
-        assert "42 degrees" in text
+        outcome = at.outcome(streamed=streamed, **ask)
+        assert "42 degrees" in (outcome.text or "")
         assert {"city": "Rome"} == callback.calls[0].json["arguments"]
-        assert ["get_weather"] == [done["name"] for done in report["calls"]]
+        assert ["get_weather"] == [done["name"] for done in outcome.report["calls"]]
 
 
 @pytest.mark.parametrize("name", ["天气", "what is the weather?", "a.b/c", "x" * 64])
@@ -129,16 +119,15 @@ def test_a_tool_may_have_any_name(name: str, streamed: bool) -> None:
     with calling_back(SUNNY) as callback, serve_chat(script) as at:
         at.server.register(name, callback.url)
         choice = {"type": "function", "function": {"name": name}}
-        text = text_of(at.stream(tool_choice=choice)) if streamed else at.ask(tool_choice=choice).choices[0].message.content
-        assert ("done", name) == (text, callback.calls[0].json["name"])
+        outcome = at.outcome(streamed=streamed, tool_choice=choice)
+        assert ("done", name) == (outcome.text, callback.calls[0].json["name"])
         assert wire_name(at.asked[0]) == at.asked[0]["tool_choice"]["function"]["name"]
         assert wire_name(at.asked[0]).isascii()
         assert "auto" == at.asked[1]["tool_choice"]
 
 
 def test_required_is_for_the_first_round() -> None:
-    with calling_back(SUNNY) as callback, serve_chat([rome(), "done"]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([rome(), "done"]) as at:
         assert "done" == at.ask(tool_choice="required").choices[0].message.content
         assert ["required", "auto"] == [body["tool_choice"] for body in at.asked]
 
@@ -163,37 +152,32 @@ def test_several_choices_with_tools_are_refused() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_callback_error_reaches_the_model(streamed: bool) -> None:
     script = json_response({"output": None, "is_error": True, "error": "city not found"})
-    with calling_back(script) as callback, serve_chat([rome(), "I do not know."]) as at:
-        at.server.register("weather", callback.url)
-        answer = at.stream() if streamed else at.ask()
+    with serve_weather([rome(), "I do not know."], answers=script) as at:
+        outcome = at.outcome(streamed=streamed)
         assert "city not found" in at.asked[1]["messages"][-1]["content"]
-        report = report_of(answer) if streamed else answer.model_extra["patchbay"]
-        assert True is report["calls"][0]["is_error"]
+        assert True is outcome.report["calls"][0]["is_error"]
 
 
 def test_unknown_tool_and_invalid_arguments_get_results() -> None:
     made = calls(call("wether", "{}", "a"), call("weather", '{"city": ', "b"))
-    with calling_back(SUNNY) as callback, serve_chat([made, "sorry"]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([made, "sorry"]) as at:
         assert "sorry" == at.ask().choices[0].message.content
         results = at.asked[1]["messages"][2:]
         assert ["a", "b"] == [result["tool_call_id"] for result in results]
         assert "weather" in results[0]["content"]
-        assert {"_raw": '{"city": '} == callback.calls[0].json["arguments"]
+        assert {"_raw": '{"city": '} == at.callback.calls[0].json["arguments"]
 
 
 def test_text_of_all_rounds_is_equal_whole_and_streamed() -> None:
     script = [calls(call("weather"), content="Let me see."), "It is clear."]
-    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script * 2) as at:
         assert "Let me see.\n\nIt is clear." == at.ask().choices[0].message.content
         assert "Let me see.\n\nIt is clear." == text_of(at.stream())
 
 
 def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
     script = [calls(call("weather"), content="Let me see."), '{"sky": "clear"}']
-    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script * 2) as at:
         wanted = {"response_format": {"type": "json_object"}}
         assert '{"sky": "clear"}' == at.ask(**wanted).choices[0].message.content
         assert '{"sky": "clear"}' == text_of(at.stream(**wanted))
@@ -205,23 +189,20 @@ def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
 def test_text_only_model_uses_the_tool_and_returns_the_requested_json(kind: Any, streamed: bool) -> None:
     with calling_back(json_response({"output": RESULT})) as callback, serve_chat(WeatherModel(kind), tools="auto") as at:
         at.server.register("get_degrees", callback.url)
-        wanted = {"response_format": RESPONSE_FORMAT}
-        content = text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content
-        assert ({"city": "Rome", "degrees": 21}, 1) == (json.loads(content), len(callback.calls))
+        outcome = at.outcome(streamed=streamed, response_format=RESPONSE_FORMAT)
+        assert ({"city": "Rome", "degrees": 21}, 1) == (json.loads(outcome.text or ""), len(callback.calls))
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_response_format_drops_content_beside_client_calls(streamed: bool) -> None:
     with serve_chat([calls(call("open_door"), content='{"sky":')]) as at:
         at.server.register("weather", "http://127.0.0.1:9/x")
-        wanted = {"response_format": {"type": "json_object"}, "tools": [THEIRS]}
-        assert not (text_of(at.stream(**wanted)) if streamed else at.ask(**wanted).choices[0].message.content)
+        assert not at.outcome(streamed=streamed, response_format={"type": "json_object"}, tools=[THEIRS]).text
 
 
 def test_reasoning_is_returned_as_reasoning_content() -> None:
     script = [calls(call("weather"), reasoning_content="Hm."), Message({"content": "<think>So.</think>Clear."})]
-    with calling_back(SUNNY) as callback, serve_chat(script * 2) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script * 2) as at:
         message = at.ask().choices[0].message
         assert ("Clear.", "Hm.\n\nSo.") == (message.content, message.reasoning_content)
         assert "Hm." == at.asked[1]["messages"][1]["reasoning_content"]
@@ -232,18 +213,10 @@ def test_reasoning_is_returned_as_reasoning_content() -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_limit_ends_the_answer_as_a_length_does(streamed: bool) -> None:
     script = [calls(call("weather", id=f"c{n}"), content=f"{n}") for n in range(2)]
-    with calling_back(SUNNY) as callback, serve_chat(script, chat={"max_iterations": 2}) as at:
-        at.server.register("weather", callback.url)
-        if streamed:
-            chunks = at.stream()
-            seen = (finish_of(chunks), text_of(chunks), report_of(chunks)["limit"], len(report_of(chunks)["calls"]))
-        else:
-            answer = at.ask()
-            report = answer.model_extra["patchbay"]
-            (choice,) = answer.choices
-            assert choice.message.tool_calls is None
-            seen = (choice.finish_reason, choice.message.content, report["limit"], len(report["calls"]))
-        assert ("length", "0\n\n1", "max_iterations", 2) == seen
+    with serve_weather(script, chat={"max_iterations": 2}) as at:
+        outcome = at.outcome(streamed=streamed)
+        assert ("length", "0\n\n1") == (outcome.finish, outcome.text)
+        assert ("max_iterations", 2) == (outcome.report["limit"], len(outcome.report["calls"]))
 
 
 def test_a_long_result_can_be_read_on() -> None:
@@ -257,8 +230,7 @@ def test_a_long_result_can_be_read_on() -> None:
         return "found" if "needle" in results[1] else "lost"
 
     hay = "hay " * 20_000
-    with calling_back(json_response({"output": f"{hay}needle{hay}"})) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script, answers=json_response({"output": f"{hay}needle{hay}"})) as at:
         assert "found" == at.ask().choices[0].message.content
         assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
 
@@ -283,8 +255,7 @@ def test_logprobs_are_returned_on_request() -> None:
         return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
     answer = Raw([events(chunk({"content": "Clear."}, logprobs=logprobs), chunk({}, "stop"))])
-    with calling_back(SUNNY) as callback, serve_chat([rome(), answer]) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather([rome(), answer]) as at:
         (outcome,) = [each.choices[0].logprobs for each in at.stream(logprobs=True) if each.choices and each.choices[0].logprobs]
         assert "Cl" == outcome.content[0].token
 
@@ -326,22 +297,15 @@ def test_model_answers_without_tools_if_no_schema_is_supported(streamed: bool, a
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     with serve_chat([Raw([json.dumps(answer).encode()], content_type="application/json") if as_json else "Hello."]) as at:
         at.server.register("odd", parameters={"type": "array"})
-        text = text_of(at.stream()) if streamed else at.ask().choices[0].message.content
-        assert ("Hello.", False) == (text, "tools" in at.asked[0])
+        assert ("Hello.", False) == (at.outcome(streamed=streamed).text, "tools" in at.asked[0])
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_deadline_ends_the_turn_with_the_partial_answer(streamed: bool) -> None:
     script = [calls(call("weather"), content="Let me see."), Raw([b": wait\n\n"], end="hang")]
-    with calling_back(SUNNY) as callback, serve_chat(script, chat={"max_seconds": 1.0}) as at:
-        at.server.register("weather", callback.url)
-        if streamed:
-            chunks = at.stream()
-            seen = (text_of(chunks), finish_of(chunks), report_of(chunks)["limit"])
-        else:
-            answer = at.ask()
-            seen = (answer.choices[0].message.content, answer.choices[0].finish_reason, answer.model_extra["patchbay"]["limit"])
-        assert ("Let me see.", "length", "max_seconds") == seen
+    with serve_weather(script, chat={"max_seconds": 1.0}) as at:
+        outcome = at.outcome(streamed=streamed)
+        assert ("Let me see.", "length", "max_seconds") == (outcome.text, outcome.finish, outcome.report["limit"])
         assert at.upstream.chats[1].left.wait(BOUND)
 
 
@@ -368,8 +332,7 @@ def test_calls_run_side_by_side() -> None:
         SUNNY(connection, end)
 
     script = [calls(call("weather", "{}", "a"), call("weather", "{}", "b")), "done"]
-    with calling_back(waits) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script, answers=waits) as at:
         assert "done" == at.ask().choices[0].message.content
 
 
@@ -378,14 +341,13 @@ def test_a_turn_sees_one_list_of_tools_from_its_beginning_to_its_end() -> None:
         results = sum(message["role"] == "tool" for message in body["messages"])
         if results == 0:
             at.server.post("unregister", name="weather")
-            at.server.register("other", callback.url)
+            at.server.register("other", at.callback.url)
         return calls(call("weather", id=f"c{results}")) if results < 2 else "done"
 
-    with calling_back(SUNNY) as callback, serve_chat(script) as at:
-        at.server.register("weather", callback.url)
+    with serve_weather(script) as at:
         revision = at.server.app.registry.snapshot("ann").revision
         answer = at.ask()
         assert [["weather"]] * 3 == [[tool["function"]["name"] for tool in body["tools"]] for body in at.asked]
         report = answer.model_extra["patchbay"]
         assert ([False, False], revision) == ([done["is_error"] for done in report["calls"]], report["revision"])
-        assert 2 == len(callback.calls)
+        assert 2 == len(at.callback.calls)

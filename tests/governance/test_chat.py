@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from chat_server.rig import THEIRS, USER, call, calls, calls_of, finish_of, report_of, serve_chat, text_of
+from chat_server.rig import THEIRS, USER, call, calls, calls_of, serve_chat
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, Modify, Respond
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.tools.output import ToolOutput
@@ -66,14 +66,9 @@ def governed(*hooks: object, **settings: Any) -> Governance:
 def test_a_tool_that_a_hook_adds_is_offered_called_and_answered_where_no_tool_is_registered(stream) -> None:
     hook = ToolHook()
     with serve_chat([calls(call("weather")), "It is 21 degrees."], governance=governed(hook)) as chat:
-        if stream:
-            chunks = chat.stream(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
-            text, report = text_of(chunks), report_of(chunks)
-        else:
-            answer = chat.ask(user="ann", extra_headers={"X-Patchbay-Session": "s1"})
-            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
-        assert "It is 21 degrees." == text
-        assert [("weather", "21 degrees")] == [(each["name"], each["content"]) for each in report["calls"]]
+        outcome = chat.outcome(streamed=stream, user="ann", extra_headers={"X-Patchbay-Session": "s1"})
+        assert "It is 21 degrees." == outcome.text
+        assert [("weather", "21 degrees")] == [(each["name"], each["content"]) for each in outcome.report["calls"]]
         assert ["weather"] == [tool["function"]["name"] for tool in chat.asked[0]["tools"]]
         assert [None, None] == [request.headers.get("x-patchbay-session") for request in chat.upstream.chats]
     assert ("ann", "s1") == (hook.seen[0].meta.agent_id, hook.seen[0].meta.session_key)
@@ -117,14 +112,9 @@ def test_turn_aborted_by_a_hook_is_a_permission_error_with_the_reason() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_aborted_turn_ends_without_its_text(stream) -> None:
     with serve_chat([calls(call("weather"), content="Let me see.")], governance=governed(ToolHook(), PointHook("after_tool", None), PointHook("after_llm", HardAbort("secret")))) as chat:  # fmt: skip
-        if stream:
-            chunks = chat.stream()
-            reason, report = finish_of(chunks), report_of(chunks)
-        else:
-            answer = chat.ask()
-            reason, report = answer.choices[0].finish_reason, answer.model_extra["patchbay"]
-            assert "" == answer.choices[0].message.content
-        assert "content_filter" == reason
+        outcome = chat.outcome(streamed=stream)
+        report = outcome.report
+        assert ("content_filter", "Let me see." if stream else "") == (outcome.finish, outcome.text)
         assert ("hard_abort", {"by": "hook2", "point": "after_llm", "reason": "secret"}) == (report["limit"], report["aborted"])
 
 
@@ -162,15 +152,10 @@ def test_a_denied_call_is_an_error_that_the_model_reads() -> None:
 def test_tool_output_for_the_user_is_part_of_the_answer(stream) -> None:
     shown = ToolOutput("it was drawn", for_user="Here is your picture.", response_handled=True, media=["data:image/png;base64," + base64.b64encode(PIXEL).decode()])  # fmt: skip
     with serve_chat([calls(call("weather"), content="I draw.")], governance=governed(ToolHook(shown))) as chat:
-        if stream:
-            chunks = chat.stream()
-            text, report = text_of(chunks), report_of(chunks)
-        else:
-            answer = chat.ask()
-            text, report = answer.choices[0].message.content, answer.model_extra["patchbay"]
-        assert "I draw.\n\nHere is your picture." == text
+        outcome = chat.outcome(streamed=stream)
+        assert "I draw.\n\nHere is your picture." == outcome.text
         assert 1 == len(chat.asked)
-        [output] = report["outputs"]
+        [output] = outcome.report["outputs"]
         assert ("Here is your picture.", True) == (output["text"], output["handled"])
         [media] = output["media"]
         file = chat.server.ask("GET", media["path"])
