@@ -99,6 +99,17 @@ def test_invalid_arguments_in_custom_notations_are_incomplete(name: str) -> None
         assert () == parse(begun, TOOLS, format=name).tool_calls
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('text:<|"|>tea,text:<|"|>milk<|"|>', {"text": "milk"}),
+        ("text:tea, and milk,count:2", {"text": "tea, and milk", "count": 2}),
+    ],
+)
+def test_unclosed_gemma_string_ends_where_the_next_member_begins(written: str, expected: dict[str, object]) -> None:
+    assert [expected] == arguments(read(f"<|tool_call>call:f{{{written}}}<tool_call|>", TOOLS))
+
+
 def test_string_may_contain_an_end_marker() -> None:
     text = 'Write "</tool_call>" behind it,\n<tool_call> before it.'
     call = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps({"text": text})}}}\n</tool_call>'

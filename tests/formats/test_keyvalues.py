@@ -57,7 +57,7 @@ def test_a_colon_without_a_suffix_is_prose(text: str) -> None:
 
 
 DAMAGED = {
-    "no opener of the first key, and no line break": LINES.replace("\n<arg_key>port", "port"),
+    "no opener of the first key": LINES.replace("<arg_key>port", "port"),
     "no opener of another key": LINES.replace("<arg_key>seats", "seats"),
     "no closer of another key": COMPACT.replace("seats</arg_key>", "seats"),
     "no opener of another value": COMPACT.replace("<arg_value>3", "3"),
@@ -67,7 +67,7 @@ DAMAGED = {
     "a value closed twice": LINES.replace("</arg_value>", "</arg_value></arg_value>"),
     "a value closed like a key": LINES.replace("Riga</arg_value>", "Riga</arg_key>"),
     "a call's opener in another key's place": LINES.replace("<arg_key>seats", "<tool_call>seats"),
-    "JSON behind the name and a colon": '<tool_call>book_boat: {"port": "Riga", "seats": 3}</tool_call>',
+    "JSON behind the name": '<tool_call>book_boat\n{"port": "Riga", "seats": 3}\n</tool_call>',
     "a separator that is another family's": LINES.replace("boat", "boat<tool_sep>"),
     "a namespace": LINES.replace("book_boat", "functions.book_boat"),
 }

@@ -225,6 +225,7 @@ def test_reasoning_and_frames_are_not_content(family: str, text: str, content: s
         ("hermes", "A list: [Calling tool: nothing]"),
         ("hunyuan_a13b", "The <answer> tag and </answer> too."),
         ("ernie45", "The <response> tag."),
+        ("phi4_mini", "import functools\n\nfunctools[0]"),
         ("mistral_json", '[TOOL_CALLS] ["plant"]'),
         ("mistral_args", 'I would write plant[ARGS]{"what": "leeks"} now.'),
         ("mistral_args", '[TOOL_CALLS]dig[ARGS]{"bed": 3}'),

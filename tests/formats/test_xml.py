@@ -156,16 +156,18 @@ DAMAGED = {
     "no bracket and no line break behind the name": (
         "<tool_call><function=book_boat<parameter=port>Riga</parameter></function></tool_call>"
     ),
-    "JSON in the wrapper": '<tool_call>\n{"name": "book_boat", "arguments": {"port": "Riga"}}\n</tool_call>',
+    "JSON in the call": '<tool_call>\n<function=book_boat>\n{"port": "Riga"}\n</function>\n</tool_call>',
     "a wrapper's name cut short": DSML.replace("<｜DSML｜tool_calls>", "<｜DSML｜tool>").format(
         '<｜DSML｜parameter name="port">Riga</｜DSML｜parameter>'
     ),
+    "no token in the closers": DSML.replace("</｜DSML｜", "</").format('<｜DSML｜parameter name="port">Riga</parameter>'),
     "a blank in a token's place": DSML.replace("｜DSML｜", " ").format('< parameter name="port" string="true">Riga</ parameter>'),
     "one parameter for all, as Python": "<function name=\"book_boat\"><param name=\"properties\">{'port': 'Riga'}</param></function>",
     "a tokenizer's blanks": '<function\u0120name="book_boat">\u010a<param\u0120name="port">Riga</param></function>',
     "no blanks": '<functionname="book_boat"><paramname="port">Riga</param></function>',
     "elements without their token": '<tool_call>\n<invoke name="book_boat"><port>Riga</port></invoke>\n</tool_call>',
     "an element without a closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga", ' name="book_boat"')),
+    "Claude's name space": invokes(f"<{CLAUDE}function_calls>", f"</{CLAUDE}function_calls>", CLAUDE),
     "an element with another's closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga{M3}</harbour>", ' name="book_boat"')),
 }
 
