@@ -22,11 +22,10 @@ from patchbay.approvals import ApprovalPolicy, ApprovalService, Rule
 from patchbay.approvals.store import REQUESTS, SESSIONS, WAITS
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope
-from patchbay.server.admin_api import make_approvals_router
+from patchbay.server import ToolsSettings, make_approvals_router
 from patchbay.server.auth import AccessMiddleware
 from patchbay.server.routing import handle_errors
 from patchbay.server.runtime import listen_on, run_server, url_of
-from patchbay.server.settings import ToolsSettings
 from patchbay.tools import tool
 from patchbay.types import ToolCall
 

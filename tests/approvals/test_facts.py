@@ -9,15 +9,14 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule
-from patchbay.approvals.request import SessionGrant
+from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule, SessionGrant
 from patchbay.approvals.store import REQUESTS, call_key, grant_key, row_of
 from patchbay.approvals.terminal import render, render_grant, render_question, render_revoked
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
 from patchbay.hooks.events import digest_of
-from patchbay.server.admin_api import make_approvals_router
+from patchbay.server import make_approvals_router
 from patchbay.tools import ToolContext, tool
 
 from .approval_calls import Files, ask, call_of, decided, engine_of, executor_of, running_calls, service_at, stop, waiting

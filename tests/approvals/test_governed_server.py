@@ -14,8 +14,7 @@ import pytest
 
 from chat_server.rig import ChatServer, call, calls, serve_chat, text_of
 from patchbay.approvals import ApprovalService
-from patchbay.server import admin_api
-from patchbay.server.governance import Governance, GovernanceSettings
+from patchbay.server import Governance, GovernanceSettings, admin_api
 from patchbay.tools import ToolDefinition
 from tools_server.rig import BOUND, Server, calling_back, json_response, poll_until
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import FastAPI
 
-from patchbay.server.admin_api import make_approvals_router
+from patchbay.server import make_approvals_router
 from support.running import run
 
 from .approval_calls import ask, service_at

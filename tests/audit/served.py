@@ -15,12 +15,10 @@ from patchbay.audit import AuditLog
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookScope
 from patchbay.loop import turn
-from patchbay.server.admin_api import make_audit_router, make_events_router
+from patchbay.server import EventStream, ToolsSettings, make_audit_router, make_events_router
 from patchbay.server.auth import AccessMiddleware
-from patchbay.server.event_stream import EventStream
 from patchbay.server.routing import handle_errors
 from patchbay.server.runtime import listen_on, run_server, url_of
-from patchbay.server.settings import ToolsSettings
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
 from patchbay.types import ToolCall

@@ -9,8 +9,8 @@ import pytest
 
 from patchbay.hooks import Event, HookManager, HookScope, Meta
 from patchbay.hooks.events import BUFFER
-from patchbay.server import event_stream
-from patchbay.server.event_stream import NAME, EventStream, StreamedEvent, TooManyReadersError, encoded
+from patchbay.server import EventStream, event_stream
+from patchbay.server.event_stream import NAME, StreamedEvent, TooManyReadersError, encoded
 from support.running import run
 
 

@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from patchbay import database as databases
-from patchbay.approvals.request import ApprovalRequest
-from patchbay.approvals.store import ApprovalStore
+from patchbay.approvals import ApprovalRequest, ApprovalStore
 from patchbay.audit import AuditLog, AuditQuery
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore

@@ -8,7 +8,7 @@ import pytest
 
 from patchbay.errors import ToolDeniedError
 from patchbay.hooks import AbortTurn, Approval, Continue, DenyTool, HardAbort, HookPolicy, Modify, Respond, ToolOutput
-from patchbay.models.chat_model import ModelReply
+from patchbay.models import ModelReply
 from patchbay.types import Reply, ToolCall, Usage
 
 from .turns import HI, called, hook, managed, play_turn

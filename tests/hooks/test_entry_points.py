@@ -360,7 +360,7 @@ async def test_answer_of_a_model_callback_does_not_reach_model_hooks():
 
 @pytest.mark.parametrize("point", ["after_llm", "before_tool", "after_tool"])
 async def test_tokens_of_a_run_that_a_hook_ends_are_those_it_took(point):
-    from patchbay.models.chat_model import ModelReply
+    from patchbay.models import ModelReply
 
     reply = ModelReply(Reply(None, tool_calls=(called(),)), "tool_calls", Usage(1, 2, 3))
     one = chat(agent([reply], add), managed(hook(**{point: AbortTurn()})))

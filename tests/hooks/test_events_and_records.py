@@ -23,7 +23,7 @@ from patchbay.hooks import (
 )
 from patchbay.hooks.events import BUFFER, digest_of
 from patchbay.loop import turn
-from patchbay.models.chat_model import ModelReply
+from patchbay.models import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.types import IncompleteCall, Reply, ToolCall
 

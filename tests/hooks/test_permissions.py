@@ -10,7 +10,7 @@ import pytest
 
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookPolicy, Modify, Respond
-from patchbay.models.chat_model import ModelReply
+from patchbay.models import ModelReply
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import Reply
 

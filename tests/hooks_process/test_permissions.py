@@ -11,7 +11,7 @@ from hooks_process.peers import mounted_hooks, script, spec
 from hooks_process.turns import add
 from patchbay.executor import Executor
 from patchbay.loop import turn
-from patchbay.models.resolve import resolve_model
+from patchbay.models import resolve_model
 from patchbay.testing import ScriptedUpstream
 from support.running import run
 

@@ -16,7 +16,7 @@ from patchbay.executor import Executor
 from patchbay.hooks import HookManager
 from patchbay.hooks.config import mount_configured, parse_hooks_config
 from patchbay.loop import FinalEvent, turn
-from patchbay.models.resolve import resolve_model
+from patchbay.models import resolve_model
 from patchbay.testing import ScriptedUpstream
 from support.running import run
 

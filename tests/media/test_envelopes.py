@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from media.pictures import jpeg, png
 from patchbay.executor import Executor
-from patchbay.tools import ToolDefinition
+from patchbay.tools import ToolDefinition, render_result
 from patchbay.tools.envelope import ReportedError, image_size, image_type, unwrap_tool_response, with_images
-from patchbay.tools.results import render_result
 from patchbay.types import Attachment, Illustrated, ToolCall
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from media.pictures import png
+from patchbay.media import MediaRefusedError
 from patchbay.media.content import (
     MIN_BARE,
     decode_base64,
@@ -23,7 +24,6 @@ from patchbay.media.content import (
     parse_data_url,
     replace_base64,
 )
-from patchbay.media.files import MediaRefusedError
 
 IMAGE = png(filler=4000)
 CODE = base64.b64encode(IMAGE).decode()

@@ -13,10 +13,8 @@ import pytest
 
 from media.pictures import PDF, SVG, png
 from patchbay.media import MediaMeta, MediaStore
-from patchbay.server import auth
-from patchbay.server.admin_api import MediaApp
+from patchbay.server import MediaApp, ToolsSettings, auth
 from patchbay.server.auth import AccessMiddleware, signed_path
-from patchbay.server.settings import ToolsSettings
 
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 

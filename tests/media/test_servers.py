@@ -12,9 +12,7 @@ from media.pictures import png
 from patchbay.agents import Blob
 from patchbay.hooks import HookManager, Respond
 from patchbay.loop.conversation import LEFT_OUT
-from patchbay.server.app import create_tools_app
-from patchbay.server.governance import Governance, GovernanceSettings
-from patchbay.server.settings import ToolsSettings
+from patchbay.server import Governance, GovernanceSettings, ToolsSettings, create_tools_app
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import introduction
 from patchbay.types import ToolCall
