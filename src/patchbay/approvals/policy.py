@@ -26,7 +26,7 @@ DEADLINE: Final = 300.0
 
 LONGEST_DEADLINE: Final = 7 * 24 * 3600.0
 PEOPLE: Final[tuple[Who, ...]] = ("terminal", "http")
-"""Who decides by default."""
+"""Channels that decide by default."""
 
 _HUMAN: Final = frozenset({*PEOPLE, "mcp"})
 

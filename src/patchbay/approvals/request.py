@@ -169,5 +169,5 @@ def policy_decider(rule: str) -> str:
 
 
 def is_policy(by: str) -> bool:
-    """Whether a decision was that of a rule or its deadline, and not of a person."""
+    """Return whether a rule or its deadline decided, and not a person."""
     return by.startswith(_POLICY)

@@ -270,7 +270,7 @@ class ApprovalService:
         return [SessionGrant(each, (each.decided or each.created) + self._session) for each in granted]
 
     async def revoke(self, request_id: str) -> SessionGrant:
-        """Revoke the session approval of this request: further calls are asked about. Raises ApprovalNotFoundError."""
+        """Revoke the session approval of this request, so that further calls need one. Raises ApprovalNotFoundError."""
         for each in await self.sessions():
             if each.request.id == request_id and await self.store.revoke(each.request):
                 _logger.info("Revoked session approval %s of %.200r", request_id, each.request.tool)

@@ -72,7 +72,7 @@ class PendingCall:
 
     @property
     def seconds(self) -> float:
-        """How long the tool has run."""
+        """Seconds that the tool has run."""
         raise NotImplementedError
 
     def paused(self) -> AbstractContextManager[None]:

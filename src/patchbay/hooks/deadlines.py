@@ -22,10 +22,10 @@ GRACE: Final = 5.0
 """Seconds that a cancelled hook may clean up before its coroutine is closed."""
 
 MAX_ABANDONED_THREADS: Final = 16
-"""How many threads of one hook may be left running; until one of them ends, the hook is not called."""
+"""Maximum abandoned threads of one hook; until one of them ends, the hook is not called."""
 
 MAX_WARNING_KINDS: Final = 50
-"""How many kinds of warnings are counted separately, since a hook's output can create new ones without end."""
+"""Maximum kinds of warnings that are counted separately: a hook's output can create new ones without end."""
 
 _logger = logging.getLogger("patchbay.hooks")
 

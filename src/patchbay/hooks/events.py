@@ -94,7 +94,7 @@ Recorder: TypeAlias = Callable[[CallRecord], None]
 
 
 BUFFER: Final = 64
-"""How many events are queued for slow observers; further ones are dropped and counted."""
+"""Events that are queued for slow observers; further ones are dropped and counted."""
 
 NOTHING: Final[Mapping[str, Any]] = {}
 

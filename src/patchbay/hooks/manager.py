@@ -58,7 +58,7 @@ class HookManager(HookServices):
 
     @property
     def abandoned(self) -> Mapping[str, int]:
-        """How many timed-out threads of each hook are still running."""
+        """Number of timed-out threads of each hook that still run."""
         return {each.name: each.threads.abandoned for each in self.mounted if each.threads.abandoned}
 
     def mount(

@@ -87,7 +87,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Where in a turn a hook is called. Rounds (``iteration``) count from 1; ``trace_path`` names the point."""
+    """Position in a turn at which a hook is called. Rounds (``iteration``) count from 1; ``trace_path`` names the point."""
 
     agent_id: str = ""
     turn_id: str = ""
@@ -276,7 +276,7 @@ class HookScope:
 
 
 NO_SCOPE = HookScope()
-"""For turns without a scope."""
+"""The scope of turns without one."""
 
 
 ToolInjection = Literal["additive", "off", "full"]

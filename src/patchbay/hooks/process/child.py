@@ -272,7 +272,7 @@ class HookProcess(ChildProcess):
     def __init__(self, spec: ProcessSpec, *, stray: Callable[[str], object], stderr: Callable[[str], object]) -> None:
         super().__init__()
         self.dropped = 0
-        """How many notifications were not sent because the process does not read."""
+        """Number of notifications that were not sent because the process does not read."""
         self._spec = spec
         self._limits = spec.limits
         self._dead: asyncio.Future[str] = self._loop.create_future()
@@ -296,7 +296,7 @@ class HookProcess(ChildProcess):
 
     @property
     def exit(self) -> str | None:
-        """How it ended ("exit status 0", "ended by SIGKILL"), None while it runs."""
+        """Description of its end ("exit status 0", "ended by SIGKILL"), None while it runs."""
         return describe_exit(self.exited.result(), "exit status") if self.exited.done() else None
 
     async def start(self) -> None:
@@ -346,7 +346,7 @@ class HookProcess(ChildProcess):
 
     @property
     def _read(self) -> int:
-        """How many bytes have gone into the pipe."""
+        """Number of bytes that were written into the pipe."""
         waiting = self._stdin.get_write_buffer_size() if self._stdin is not None else 0
         return self._written - int(waiting)
 

@@ -98,7 +98,7 @@ class StrayOutput:
         self.count = 0
         self.first = self.recent = ""
         self.counts_replies = True
-        """Whether unreadable replies count: they do not after a notification, which has its own check."""
+        """False while a notification is checked: unreadable replies do not count then."""
 
     def begin(self) -> None:
         """Start looking for the next recent line."""

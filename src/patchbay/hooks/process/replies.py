@@ -147,7 +147,7 @@ def parse_tool(tool: Any) -> ToolSpec:
 
 
 MAX_REASON: Final = 2000
-"""How many characters of a reason are kept: the model sees it."""
+"""Characters of a reason that are kept: the model sees it."""
 
 _COMMON: Final = frozenset({"meta", "context", "channel", "chat_id"})
 _CALL: Final = _COMMON | {"call_id", "digest", "facts", "source", "endpoint", "annotations"}

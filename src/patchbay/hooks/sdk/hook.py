@@ -325,7 +325,7 @@ _MAX_EVENTS: Final = 1000
 _SMALLER: Final = "return an image or a file as a patchbay.Attachment, or set max_line_bytes in the hook's entry"
 
 _MAX_MESSAGE: Final = 500
-"""How many characters of an error are sent: the host shows no more."""
+"""Characters of an error that are sent: the host shows no more."""
 
 
 class _Server:
