@@ -16,7 +16,7 @@ from patchbay.hooks import HookManager, HookScope, Meta, ToolRequest
 from patchbay.types import ToolCall
 
 LONG = 60.0
-"""What every wait of a test is bounded by, in seconds."""
+"""Bound of every wait of a test, in seconds."""
 
 ASK = ApprovalPolicy(otherwise=Rule(name="all", deadline=600))
 SCOPE = HookScope(agent_id="helper", turn_id="turn-2", parent_turn_id="turn-1", session_key="s1")
@@ -24,7 +24,7 @@ NO_SESSION = HookScope(agent_id="helper")
 
 
 class Files:
-    """A tool that does something, and what it has done."""
+    """A tool that deletes paths, and a record of them."""
 
     def __init__(self) -> None:
         self.deleted: list[Any] = []
@@ -71,7 +71,7 @@ def call_of(path: str = "/a", name: str = "delete", call_id: str = "1") -> ToolC
 
 
 def tool_request(**members: Any) -> ToolRequest:
-    """Return what an approver is shown of a call with these members."""
+    """Return the view of a call with these members."""
     known = {"tool": "t", "source": "", "meta": Meta(), **members}
 
     class Call:
@@ -84,7 +84,7 @@ def tool_request(**members: Any) -> ToolRequest:
 def running_calls(
     executor: Executor, *calls: ToolCall, scope: HookScope = SCOPE, **options: Any
 ) -> asyncio.Task[list[ToolExecution]]:
-    """Start the calls as one run; the task ends with what became of them, and stops them where it is cancelled."""
+    """Start the calls as one run; the task returns their executions, and stops them when it is cancelled."""
 
     async def work() -> list[ToolExecution]:
         batch = executor.begin(scope=scope, **options).start(calls)
@@ -99,7 +99,7 @@ def running_calls(
 
 
 async def waiting(service: ApprovalService, count: int = 1) -> list[ApprovalRequest]:
-    """Return what is pending, once there are so many."""
+    """Return the pending requests, once there are ``count``."""
     async with asyncio.timeout(LONG):
         while len(pending := await service.pending()) != count:
             await asyncio.sleep(0.005)  # not at once: the threads of the database would hardly come to their turn

@@ -1,4 +1,4 @@
-"""What several modules of these tests stand on."""
+"""Fixtures of several modules of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of ``served``, started and stopped, and what is asked of it."""
+"""Client of the server of ``served``, which it starts and stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Server:
     runs: list[threading.Thread] = field(default_factory=list)
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str | None = "") -> tuple[int, Any]:
-        """Return status and body. The token is shown unless another one, or None, is given."""
+        """Return status and body. The token is sent unless another one, or None, is given."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
         token = self.token if token == "" else token
         headers = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
@@ -51,7 +51,7 @@ class Server:
         return urlsplit(self.url).port or 0
 
     def run(self, path: str, outcomes: list[Any] | None = None, *, session: str = "s1") -> None:
-        """Have a call made, in a thread; what becomes of it goes into ``outcomes``."""
+        """Make a call in a thread; its result is appended to ``outcomes``."""
 
         def work() -> None:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # the server was stopped
@@ -64,7 +64,7 @@ class Server:
         self.runs.append(thread)
 
     def pending(self, count: int = 1) -> list[dict[str, Any]]:
-        """Return what is pending once there are so many."""
+        """Return the pending requests once there are ``count``."""
         until = time.monotonic() + BOUND
         while len(found := self.ask("GET", "/api/approvals")[1]["approvals"]) != count:
             assert time.monotonic() < until, found
@@ -82,7 +82,7 @@ class Server:
         return self.ask("POST", f"/api/approvals/{request_id}", {"decision": decision, **more})
 
     def ran(self) -> list[str]:
-        """What the tool has done."""
+        """Return the paths that the tool has deleted."""
         return ran(self.folder)
 
     def reset(self) -> None:
@@ -92,18 +92,18 @@ class Server:
         self.runs.clear()
 
     def ended(self) -> None:
-        """Wait for the calls that were made."""
+        """Wait for the end of all calls."""
         for thread in self.runs:
             thread.join(BOUND)
             assert not thread.is_alive()
 
     def kill(self) -> None:
-        """Without a word: kill -9."""
+        """Kill the process (SIGKILL)."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(BOUND)
 
     def stop(self) -> int:
-        """As an operator does; return the exit status."""
+        """Send SIGTERM; return the exit status."""
         self.process.terminate()
         return self.process.wait(BOUND)
 
@@ -129,6 +129,6 @@ def serving(
 
 
 def ran(folder: Path) -> list[str]:
-    """What the tool has done."""
+    """Return the paths that the tool has deleted."""
     log = folder / "log"
     return log.read_text(encoding="utf-8").splitlines() if log.exists() else []

@@ -63,7 +63,7 @@ async def test_a_session_approval_covers_the_agents_of_the_session():
 
 
 async def test_run_deadline_is_paused_while_a_sub_agents_call_awaits_approval():
-    """What becomes of limits meanwhile is in tests/executor/test_pauses.py."""
+    """The other limits are in tests/executor/test_pauses.py."""
     files = Files()
     boss = LlmAgent(
         name="boss",

@@ -1,4 +1,4 @@
-"""Whether a run waits for a request: it is said wherever requests are listed and decided, by any process that uses the database."""
+"""``awaited`` of a request is right wherever requests are listed and decided, in any process that uses the database."""
 
 from __future__ import annotations
 

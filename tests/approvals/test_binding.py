@@ -1,4 +1,4 @@
-"""What is approved is what runs (law 9, P15): whatever a model, a hook, the tool or another process does meanwhile."""
+"""Exactly the approved call runs (law 9, P15), whatever a model, a hook, the tool or another process does meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .approval_calls import SCOPE, ask, call_of, running_calls, service_at, stop
 
 
 class RecordingTool(Tool):
-    """A tool that hears what it is given, as one in another process would: the arguments, and their text beside them."""
+    """A tool that records its arguments and their text, as a tool of another process receives them."""
 
     def __init__(self, name: str = "delete") -> None:
         super().__init__(name, parameters={"type": "object"})
@@ -43,7 +43,7 @@ def executor_with(service: ApprovalService, tool: Tool, *hooks: object, **option
 
 
 async def run_approved(service: ApprovalService, executor: Executor, raw: str) -> tuple[str, ToolExecution]:
-    """Have a call made and say yes to it; return what was shown of its arguments, and what became of it."""
+    """Make a call and approve it; return the arguments of the request, and the execution."""
     task, request = await ask(service, ToolCall("1", "delete", raw), executor=executor)
     assert digest_of("delete", json.loads(request.arguments)) == request.digest
     await service.decide(request.id, "approve", digest=request.digest)

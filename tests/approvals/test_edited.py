@@ -36,7 +36,7 @@ class Hook:
 async def decided(
     policy: Any = ASK, hooks: dict[str, Hook] | None = None, arguments: Any = EDITED
 ) -> tuple[Any, Files, Any, list[Any]]:
-    """Return what became of a call that was approved with other arguments, what ran, its request, and its records."""
+    """Approve a call with other arguments; return its execution, the files, its request and its records."""
     files, records = Files(), []
     async with service_at(policy=policy) as service:
         manager = HookManager()

@@ -1,4 +1,4 @@
-"""What a tool has found out about a call is part of what is approved: shown, bound, kept, and no decision reaches beyond it."""
+"""A tool's facts about a call are part of the approval: shown, stored and in its digest, and no decision covers other facts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def database(url):
 
 
 def wait_for_exit(server: Server) -> None:
-    """Wait until the server has died."""
+    """Wait until the server was killed."""
     assert server.process.wait(BOUND) < 0
     server.ended()
 
@@ -37,7 +37,7 @@ def all_requests(server: Server) -> list[dict]:
 
 
 def approved_where_it_is_asked_for(server: Server, path: str = "/a") -> int:
-    """Have the call made to its end, saying yes to whatever is asked; return how often that was."""
+    """Make the call, approving each request; return the number of approvals."""
     outcomes: list[str] = []
     server.run(path, outcomes)
     yes = 0
@@ -168,7 +168,7 @@ def test_equal_calls_of_two_servers_each_need_a_decision(database, tmp_path):
             servers[n % 2].run("/a", outcomes)
 
         def deciding(server: Server, verdict: str) -> int:
-            """Decide whatever waits, as long as a run does; return how often this one was the first."""
+            """Decide all requests while a run waits; return the number of decisions that counted."""
             count = 0
             until = time.monotonic() + BOUND
             while under_way := [run for each in servers for run in each.runs if run.is_alive()]:

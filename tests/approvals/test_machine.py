@@ -45,7 +45,7 @@ class PendingCall:
 
 @dataclass
 class ExpectedState:
-    """What should be."""
+    """The expected state."""
 
     asked: list[PendingCall] = field(default_factory=list)
     granted: dict[str, float] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class ApprovalMachine(RuleBasedStateMachine):
         return [each for each in self.world.asked if each.verdict == "pending" and each.created + DEADLINE > now]
 
     def left_over(self, session: str, path: str) -> PendingCall | None:
-        """What an earlier run has left for this call: the oldest request that waits, or was decided and not used."""
+        """Return what an earlier run left for this call: the oldest request that waits, or was decided and not used."""
         now = self.clock.now + 1  # it is moved on before the call is made
         for each in self.world.asked:
             if not session or (each.session, each.path) != (session, path) or each.task is not None or each.used:

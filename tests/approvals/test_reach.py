@@ -1,4 +1,4 @@
-"""How far a decision reaches: never to another tool, another role, another session, or what another rule is about."""
+"""Decisions never cover another tool, role, session or rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_session_approval_does_not_cover_another_endpoint(url):
 
 
 async def test_a_session_approval_is_limited_to_its_rule(url):
-    """What the boss may do all day long, its worker is asked about each time."""
+    """An approval of the boss for the session does not cover its worker, for whom there is another rule."""
     rules = (Rule(name="worker", agents=("worker",), deadline=600), Rule(name="all", deadline=600))
     boss, worker = (HookScope(agent_id=name, session_key="s1") for name in ("boss", "worker"))
 

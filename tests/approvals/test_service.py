@@ -60,15 +60,11 @@ async def test_call_runs_after_approval(url):
     assert (["/a"], []) == (files.deleted, pending)
     assert (State.APPROVED, "ann", "fine", False) == (decided.state, decided.by, decided.reason, decided.for_session)
     assert after.used is not None
-    assert ("delete", {"path": "/a"}, "helper", "s1", "turn-2", "turn-1", "1") == (
-        request.tool,
-        json.loads(request.arguments),
-        request.agent,
-        request.session_key,
-        request.turn,
-        request.parent_turn,
-        request.call_id,
-    )
+    shown = {
+        "tool": "delete", "arguments": '{"path": "/a"}', "agent": "helper", "session_key": "s1", "turn": "turn-2",
+        "parent_turn": "turn-1", "call_id": "1",
+    }  # fmt: skip
+    assert shown == {name: getattr(request, name) for name in shown}
     assert digest_of("delete", {"path": "/a"}) == request.digest
 
 

@@ -1,4 +1,4 @@
-"""A yes for the session can be looked up and taken back: by the service, over HTTP, and at a terminal."""
+"""Session approvals are listed and revoked: by the service, over HTTP, and at a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records and audits: what the tests of this folder have in common."""
+"""Records and audits of the tests of this folder."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def ids(page: AuditPage) -> list[str]:
 
 
 def members(entry: AuditEntry) -> dict[str, Any]:
-    """Return all but what the database and the writer count."""
+    """Return the members that neither the database nor the writer numbers."""
     return {name: value for name, value in entry.as_json().items() if name not in NUMBERED}

@@ -1,4 +1,4 @@
-"""The server of ``served``, started and stopped, what is asked of it, and commands that are run against it."""
+"""Client of the server of ``served``, which it starts and stops, and commands that are run against it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Server:
     def open(
         self, method: str, path: str, body: Any = None, *, token: str | None = "", headers: Any = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Give the answer, of which the head is read. The token is shown unless another one, or None, is given."""
+        """Return the response after its head. The token is sent unless another one, or None, is given."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
         token = self.token if token == "" else token
         sent = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
@@ -53,11 +53,11 @@ class Server:
             return response.status, json.loads(response.read())
 
     def run(self, **about: Any) -> None:
-        """Have a turn made, and wait for its end."""
+        """Run a turn to its end."""
         assert (200, "It is 3.") == self.ask("POST", "/run", {"message": "How much is it?", **about})
 
     def stop(self) -> int:
-        """As an operator does; return the exit status."""
+        """Send SIGTERM; return the exit status."""
         self.process.terminate()
         return self.process.wait(BOUND)
 
@@ -78,7 +78,7 @@ def serving(folder: Path, *, token: str | None = None, port: int = 0, database: 
 
 
 def wait_for(happens: Callable[[], Any]) -> Any:
-    """Wait until it is so, and return what it is."""
+    """Wait until the condition is true, and return its value."""
     end = time.monotonic() + BOUND
     while not (found := happens()):
         assert time.monotonic() < end
@@ -87,7 +87,7 @@ def wait_for(happens: Callable[[], Any]) -> Any:
 
 
 class Events:
-    """A stream of events that is read in the test's own time."""
+    """A stream of events, read one at a time."""
 
     def __init__(self, server: Server, path: str = "/api/events", **options: Any) -> None:
         self._opened = contextlib.ExitStack()
@@ -107,7 +107,7 @@ class Events:
         raise EOFError
 
     def turn(self) -> list[dict[str, Any]]:
-        """Return all to the end of a turn."""
+        """Return the events up to the end of a turn."""
         events = [self.next()]
         while events[-1]["kind"] != "agent.turn.end":
             events.append(self.next())
@@ -141,11 +141,11 @@ class Command:
         lines.extend(iter(source.readline, ""))
 
     def said(self, words: str, count: int = 1) -> None:
-        """Wait until it has said this on stderr."""
+        """Wait until this is on stderr."""
         wait_for(lambda: sum(words in line for line in list(self.errors)) >= count)
 
     def printed(self, words: str, count: int = 1) -> None:
-        """Wait until so many of its lines have these words."""
+        """Wait until ``count`` of its lines have these words."""
         wait_for(lambda: sum(words in line for line in list(self.lines)) >= count)
 
     def end(self, signal: int) -> int:
@@ -184,7 +184,7 @@ class Reading:
         return self.process.stdout.readline()
 
     def leave(self) -> int:
-        """Return how the command ended when it was read no more."""
+        """Stop reading, and return the exit status of the command."""
         assert self.process.stdout is not None
         self.process.stdout.close()
         return self.process.wait(BOUND)

@@ -1,4 +1,4 @@
-"""The stream of events: what readers see, how much of it waits, and when it observes at all."""
+"""The stream of events: its readers, the bounds of their queues, and when it observes."""
 
 from __future__ import annotations
 

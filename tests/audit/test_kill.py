@@ -1,4 +1,4 @@
-"""What ``flush`` has returned for outlives a process that is killed at any moment."""
+"""Records before a ``flush`` that returned outlive a process that is killed at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit keeps what was made of every call: batches, floods, databases that fail, and nothing changed afterwards."""
+"""The audit records every call: batches, floods, databases that fail, and entries that cannot be changed."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_existing_file_keeps_its_permissions(tmp_path):
 
 
 async def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(tmp_path, monkeypatch):
-    """What closes the new file would end the locks of a store that has connected to it meanwhile."""
+    """Closing the new file would release the locks of a store that has connected to it meanwhile."""
     has_made, may_close = threading.Event(), threading.Event()
     close = databases.os.close
 

@@ -1,4 +1,4 @@
-"""What a hook may decide at each point, and what comes of it (section 5 of the contract)."""
+"""Decisions of hooks at each point, and their effects (section 5 of the contract)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks in Python programs: ToolRunner, Runner with its agents and sub-agents, and what a turn's end looks like there."""
+"""Hooks in Python programs: ToolRunner, Runner with its agents and sub-agents, and how their turns end."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ async def test_model_callback_and_hooks_see_each_others_request_changes_in_order
 
 
 async def test_answer_of_a_model_callback_does_not_reach_model_hooks():
-    """Where a callback has answered, neither the hooks behind it are asked nor those about answers."""
+    """After a callback's answer neither later hooks nor those of ``after_llm`` are called."""
     asked = []
     manager = managed(hook(after_llm=lambda _: asked.append("after"), before_llm=lambda _: asked.append("before")))
     manager.mount("first", hook(before_llm=lambda _: asked.append("first")), priority=-1)

@@ -1,4 +1,4 @@
-"""``Ask``: a hook has a person decide about a call, who is shown why; where no person can be asked, the call is denied."""
+"""``Ask``: a person decides about a call and sees the hook's reason; if no person can be asked, the call is denied."""
 
 from __future__ import annotations
 

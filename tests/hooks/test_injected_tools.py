@@ -1,4 +1,4 @@
-"""Tools that hooks add to a request (P1, P3, P10): whose they are, what stays as it was, and what becomes of their calls."""
+"""Tools that hooks add to a request (P1, P3, P10): their owners, the tools of others, and their calls."""
 
 from __future__ import annotations
 

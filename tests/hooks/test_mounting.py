@@ -1,4 +1,4 @@
-"""Mounting and unmounting: what a hook is, names that were nearly right, and turns that are under way meanwhile."""
+"""Mounting and unmounting: valid hooks, misspelled methods, and turns in progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked before whom, and what it means that a hook fails (section 6 of the contract): interceptors open, approvers closed."""
+"""Order of hooks, and their failures (section 6 of the contract): interceptors fail open, approvers closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook may not do, whichever way it tries: a right that policy has not given it, it can not take."""
+"""Limits of hooks by policy, and the ways in which a hook could try to exceed them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_refusal_can_not_be_turned_into_a_success():
     "name", ["functions", "function_call", "extra_body", "extra_headers", "extra_query", "cached_content", "http_options"]
 )
 def test_options_list_the_permissions_of_a_hook(name):
-    """What clients and servers take beside the messages and tools, and would read those from, or send them elsewhere by."""
+    """Parameters by which clients and servers would take other messages and tools, or send them elsewhere."""
     turned = play_turn(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
     assert {"top_p": 1} == turned.requests[0].parameters
     turned = play_turn(managed(hook(before_llm=Modify({"options": {}}))), "done", parameters={name: "the caller's"})
@@ -189,7 +189,7 @@ def test_tool_removed_by_one_hook_is_not_claimed_by_the_next():
 
 
 async def test_callback_named_like_a_hook_does_not_own_its_tools():
-    """What guards a program's calls is not passed over because a hook calls itself as the program does."""
+    """A hook with the name of the program's callbacks does not bypass them."""
     asked: list[Any] = []
     manager = HookManager()
     manager.mount("callback 000", hook_with_tools("mine"))

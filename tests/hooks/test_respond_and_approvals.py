@@ -1,4 +1,4 @@
-"""Answers in a tool's place and approvals (P2, P15): who is asked first, what is protected, and that what is approved is what runs."""
+"""Answers in a tool's place, and approvals (P2, P15): order, protected tools, and that exactly the approved call runs."""
 
 from __future__ import annotations
 

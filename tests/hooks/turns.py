@@ -1,4 +1,4 @@
-"""Turns with hooks: what the tests of this folder have in common."""
+"""Turns with hooks, as the tests of this folder run them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def called(name: str = "add", arguments: str = '{"a": 1, "b": 2}', call_id: str 
 
 
 class Table:
-    """Two tools, and what they were given."""
+    """Two tools, and a record of their calls."""
 
     def __init__(self) -> None:
         self.ran: list[Any] = []
@@ -64,7 +64,7 @@ class Table:
 
 
 class TurnOutcome:
-    """What became of a turn: its events, its requests, and what ran."""
+    """A finished turn: its events, its requests, and the tools that ran."""
 
     def __init__(self, events: list[Any], model: ScriptedModel, ran: list[Any]) -> None:
         self.events = events

@@ -1,4 +1,4 @@
-"""Real processes that do what a test says: scripts with nothing of ours in them."""
+"""Real hook processes: scripts that import nothing of Patchbay."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for message in lines():
 """
 
 QUICK = ProcessLimits(hello=20.0, eof_grace=5.0, term_grace=5.0, backoff_first=0.01, backoff_most=0.02, restarts=0)
-"""ProbedProcess where a busy machine may need it, quick where only we decide."""
+"""Long where a busy machine may need it, short elsewhere."""
 
 
 def script(folder: Path, body: str, *, name: str = "hook") -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def with_limits(each: ProcessSpec, **limits: Any) -> ProcessSpec:
 
 
 def process_exists(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -111,17 +111,17 @@ async def wait_for_exit(pid: int) -> None:
 
 
 async def wait_until(condition: Any) -> None:
-    """Wait until something is so that has no event of its own: a file, a process's state."""
+    """Wait for a condition without an event, such as a file or the state of a process."""
     while not condition():
         await asyncio.sleep(0.005)
 
 
 def megabytes() -> float:
-    """How much memory this process has now."""
+    """Return the memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def open_files() -> int:
-    """How many files, pipes and sockets this process has open."""
+    """Return the number of open files, pipes and sockets of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,4 +1,4 @@
-"""What a configuration says of hooks, and what is wrong with it: spec/hooks.md, section 1, and the policies P4, P11 and P12."""
+"""Hooks of a configuration, and errors in it: spec/hooks.md, section 1, and the policies P4, P11 and P12."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, HookTimeouts
-from patchbay.hooks.config import BuiltinSpec, parse_hooks_config, read_hooks_config
+from patchbay.hooks.config import BuiltinSpec, HooksConfig, parse_hooks_config, read_hooks_config
 
 COMMAND = ["python3", "/tmp/weather_plugin.py"]
 
@@ -55,14 +55,7 @@ def test_the_seeds_example_is_read():
 
 @pytest.mark.parametrize("config", [{}, None, {"hooks": {}}, {"hooks": None}, {"agents": {"x": 1}}])
 def test_missing_configuration_is_enabled_and_empty(config):
-    read = parse_hooks_config(config)
-    assert (True, (), (), HookTimeouts(), HookPolicy()) == (
-        read.enabled,
-        read.processes,
-        read.builtins,
-        read.timeouts,
-        read.policy,
-    )
+    assert HooksConfig(enabled=True, timeouts=HookTimeouts(), policy=HookPolicy()) == parse_hooks_config(config)
 
 
 def test_disabled_hooks_are_not_validated():

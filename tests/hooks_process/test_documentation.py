@@ -1,4 +1,4 @@
-"""What ``docs/guides/hook-processes.md`` shows is so. (Its Python runs in ``scripts/check_docs.py``.)"""
+"""Examples, keys and numbers of ``docs/guides/hook-processes.md`` are true. (Its Python runs in ``scripts/check_docs.py``.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile hooks: the host lives, the turn ends defined, memory is bounded, and no process is left."""
+"""Hostile hooks: the host survives, the turn ends as it should, memory is bounded, and no process is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from patchbay.hooks.process import HookProcessError, ProcessHook
 from support.running import run
 
 FEW_MEGABYTES = 40
-"""How much more memory a hostile hook may cost; what it sends is many times that."""
+"""Memory that a hostile hook may cost; it sends many times that."""
 
 
 FLOODS = {

@@ -1,4 +1,4 @@
-"""Which events a configuration names."""
+"""Names of event kinds in a configuration."""
 
 from __future__ import annotations
 

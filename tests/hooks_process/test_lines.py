@@ -26,7 +26,7 @@ def test_lines_are_equal_in_any_split(lines, data):
 
 
 def _by_limit(line: bytes | Overlong) -> bytes:
-    """Of a line that is too long only its beginning is sure: how much of it was there depends on the cut."""
+    """Compare lines; of one that is too long only the beginning, since its length depends on the cuts."""
     return b"too long: " + line.head[: LIMIT + 1] if isinstance(line, Overlong) else line
 
 

@@ -1,4 +1,4 @@
-"""A hook that is another process: asked, answering, and failing, over real pipes."""
+"""A hook in another process, over real pipes: requests, replies, failures and restarts."""
 
 from __future__ import annotations
 

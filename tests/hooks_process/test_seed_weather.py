@@ -1,4 +1,4 @@
-"""The seed's weather hook runs unchanged, but for the line that is no Python: its tool is offered, called and answered."""
+"""The seed's weather hook runs unchanged, but for the line that is not valid Python: its tool is offered, called and answered."""
 
 from __future__ import annotations
 

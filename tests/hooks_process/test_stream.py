@@ -1,4 +1,4 @@
-"""A stream is read no faster than it is worth."""
+"""Bounded effort for output that no call waits for."""
 
 from __future__ import annotations
 

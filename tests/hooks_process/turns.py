@@ -1,4 +1,4 @@
-"""Whole turns with hooks that are processes: a scripted model that calls one tool, and what becomes of it."""
+"""Whole turns with hooks that are processes: a scripted model that calls one tool."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ async def take_turn(manager: HookManager, *calls: ToolCall, model: ScriptedModel
 
 
 def results(end: FinalEvent) -> list[Any]:
-    """Return what the model was shown of its calls."""
+    """Return the results that the model was sent."""
     return [message["content"] for message in end.messages if message["role"] == "tool"]

@@ -16,7 +16,7 @@ NOW = {
 
 
 class Members:
-    """What a view is of."""
+    """The source of a view."""
 
     def __init__(self, members: dict[str, Any]) -> None:
         self.members = {"meta": META, **NOW, **members}

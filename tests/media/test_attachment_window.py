@@ -1,4 +1,4 @@
-"""What of the files of results is in a request: this turn's, the newest, and no more than servers take."""
+"""Files of results in a request: those of this turn, the newest, and no more than servers accept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def played(rounds: list[Any], messages: list[Any] | None = None) -> tuple[list[l
 
 
 def files(messages: list[Any]) -> list[bool]:
-    """Of each file of the messages, whether it is shown."""
+    """Return for each file of the messages whether it is shown."""
     parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
     return [part != OUT for part in parts if part["type"] != "text" or part == OUT]
 

@@ -1,4 +1,4 @@
-"""Which files are there after any number of stores, uses, releases and sweeps: the rules of a store as a state machine."""
+"""Files that exist after any number of stores, uses, releases and sweeps: the media store against a model of it."""
 
 from __future__ import annotations
 

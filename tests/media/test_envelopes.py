@@ -1,4 +1,4 @@
-"""The images of a tool's envelope: which are taken, and what is said of the others."""
+"""The images of a tool's envelope: those that are accepted, and warnings about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base64 in texts is found wherever it ends and however it is written, nothing else is taken for it, and looking is cheap."""
+"""Base64 in texts is found in any place and form, nothing else is mistaken for it, and the search is cheap."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
 
 class Response:
-    """What came back of one request."""
+    """The response to one request."""
 
     def __init__(self, app: Any, path: str, *, method: str = "GET", peer: str = "127.0.0.1", **headers: str) -> None:
         path, _, query = path.partition("?")

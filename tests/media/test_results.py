@@ -1,4 +1,4 @@
-"""The files of results on their way: to a model as it takes them, to the user, or, if they are not available, a note."""
+"""Files of results: attachments for a model, refs for the user, or a note if they are not available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The media store: what a ref stands for, what may be named, and which files go."""
+"""The media store: refs, files that may be admitted, and the deletion of files."""
 
 from __future__ import annotations
 
