@@ -9,9 +9,9 @@ import select
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from patchbay._text import printable
 from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
@@ -22,6 +22,8 @@ from patchbay.errors import ApprovalNotFoundError
 if TYPE_CHECKING:
     from patchbay.approvals.request import Answer
 
+
+T = TypeVar("T")
 
 _MISSING: Final = "The server has no approvals API."
 
@@ -47,62 +49,46 @@ class ApprovalsClient:
         requests = []
         for each in found if isinstance(found, list) else ():
             with contextlib.suppress(UnknownRequestError):
-                request = _request(each)
+                request = _parse(ApprovalRequest.from_json, each)
                 requests.append(self.get(request.id) if each.get("is_cut") else request)
         return requests
 
     def get(self, request_id: str) -> ApprovalRequest:
         """Return a request with complete arguments. Raises UnknownRequestError, Server...Error."""
-        return self._one(request_id)
+        return self._find("/api/approvals", request_id, ApprovalRequest.from_json, key="approval")
 
     def decide(
         self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str, arguments: Any = None
     ) -> ApprovalRequest:
         """Decide a request if it is unchanged, and return its new state. Raises as ``get``."""
-        edited = {} if arguments is None else {"arguments": arguments}
-        return self._one(request.id, {"decision": verdict, "reason": reason, "by": by, "digest": request.digest, **edited})
+        body: dict[str, Any] = {"decision": verdict, "reason": reason, "by": by, "digest": request.digest}
+        body |= {} if arguments is None else {"arguments": arguments}
+        return self._find("/api/approvals", request.id, ApprovalRequest.from_json, key="approval", body=body)
 
     def sessions(self) -> list[SessionGrant]:
         """Return active session approvals. Raises Server...Error."""
         found = self._server.read("/api/approvals/sessions", missing=_MISSING).get("sessions")
-        return [_grant(each) for each in (found if isinstance(found, list) else ())]
+        return [_parse(SessionGrant.from_json, each) for each in (found if isinstance(found, list) else ())]
 
     def revoke(self, request_id: str) -> SessionGrant:
         """Revoke a session approval. Raises UnknownRequestError, Server...Error."""
-        path = f"/api/approvals/sessions/{urllib.parse.quote(request_id, safe='')}"
-        with _no_such_request():
-            return _grant(self._server.read(path, missing=_MISSING, method="DELETE").get("revoked"))
+        return self._find("/api/approvals/sessions", request_id, SessionGrant.from_json, key="revoked", method="DELETE")
 
-    def _one(self, request_id: str, body: Mapping[str, Any] | None = None) -> ApprovalRequest:
-        path = f"/api/approvals/{urllib.parse.quote(request_id, safe='')}"
-        with _no_such_request():
-            return _request(self._server.read(path, missing=_MISSING, body=body).get("approval"))
+    def _find(self, path: str, request_id: str, read: Callable[[Any], T], *, key: str, **options: Any) -> T:
+        """Send a request about a request or a grant, and return it. Raises UnknownRequestError, Server...Error."""
+        try:
+            found = self._server.read(f"{path}/{urllib.parse.quote(request_id, safe='')}", missing=_MISSING, **options)
+        except ServerRefusedError as error:
+            if error.server_code == ApprovalNotFoundError.code:
+                raise UnknownRequestError(str(error), is_transient=False, server_code=error.server_code) from None
+            raise
+        return _parse(read, found.get(key))
 
 
-@contextlib.contextmanager
-def _no_such_request() -> Iterator[None]:
+def _parse(read: Callable[[Any], T], data: Any) -> T:
+    """Return a part of a response. Raises ServerUnavailableError."""
     try:
-        yield
-    except ServerRefusedError as error:
-        if error.server_code == ApprovalNotFoundError.code:
-            raise UnknownRequestError(str(error), is_transient=False, server_code=error.server_code) from None
-        raise
-
-
-def _request(data: Any) -> ApprovalRequest:
-    with _valid_response():
-        return ApprovalRequest.from_json(data)
-
-
-def _grant(data: Any) -> SessionGrant:
-    with _valid_response():
-        return SessionGrant.from_json(data)
-
-
-@contextlib.contextmanager
-def _valid_response() -> Iterator[None]:
-    try:
-        yield
+        return read(data)
     except (ValueError, TypeError, AttributeError):
         raise ServerUnavailableError("Invalid response from the server: is it another version?") from None
 

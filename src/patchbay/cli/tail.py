@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import sys
 import time
 from collections import OrderedDict
@@ -21,7 +20,8 @@ from patchbay.cli.options import SERVER, Server, TokenFile
 from patchbay.cli.terminal import exit_when_stdout_closes, format_clock, format_duration, plural, supports_colour
 from patchbay.errors import ConfigurationError
 
-_BACKOFF: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+_FIRST_DELAY: Final = 0.25
+_LONGEST_DELAY: Final = 10.0
 _MISSING: Final = "The server has no event stream."
 _DROPPED: Final = "stream.dropped"  # an event of the stream itself, in no turn
 
@@ -81,11 +81,12 @@ def _follow(client: ServerClient, parameters: list[tuple[str, str]]) -> Iterator
 
 
 def _reconnect(connect: Callable[[], Events]) -> Events:
-    attempts = 0
+    from patchbay._subprocess import backoff  # with asyncio, which a stream that lasts does not need
+
+    failures = 0
     while True:
-        # With jitter: several commands may follow one server.
-        time.sleep(_BACKOFF[min(attempts, len(_BACKOFF) - 1)] * random.uniform(0.7, 1.0))  # noqa: S311  (no secret)
-        attempts += 1
+        failures += 1
+        time.sleep(backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
         try:
             return connect()
         except ServerUnavailableError:
