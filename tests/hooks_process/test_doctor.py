@@ -258,9 +258,10 @@ def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(t
     assert 1 == done.returncode
     assert "failure  hook.before_tool" in done.stdout
     assert '         -> Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".' in done.stdout
+    assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
 
 
-def test_doctor_takes_a_configured_hook_and_prints_json(tmp_path):
+def test_doctor_takes_a_configured_hook_prints_json_and_refuses_wrong_arguments(tmp_path):
     config = tmp_path / "patchbay.toml"
     config.write_text(
         f"[hooks.processes.weather]\nenabled = true\ncommand = ['{sys.executable}', '{WEATHER}']\nintercept = ['before_tool']\n"
@@ -269,11 +270,13 @@ def test_doctor_takes_a_configured_hook_and_prints_json(tmp_path):
     outcome = json.loads(done.stdout)
     assert (0, 0, 0, False) == (done.returncode, outcome["failure"], outcome["warning"], outcome["failed"])
     assert outcome["ok"] == len(outcome["verdicts"])
-    missing = patchbay("doctor", "--config", config, "wether")
-    assert (2, "patchbay: no enabled process hook is named 'wether'; available: weather.\n") == (
-        missing.returncode,
-        missing.stderr,
-    )
+    for arguments, error in (
+        (["doctor", "--config", config, "wether"], "no enabled process hook is named 'wether'; available: weather."),
+        (["doctor", "--config", config, "weather", "--strict"], "--strict must come before the hook's name 'weather'."),
+        (["list"], "--config FILE is missing."),
+    ):
+        refused = patchbay(*arguments)
+        assert (2, f"patchbay: {error}\n") == (refused.returncode, refused.stderr)
 
 
 @pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
@@ -292,10 +295,6 @@ def test_a_greeting_that_is_invalid_json_is_reported(tmp_path):
     assert ("failure", True, True) == (hello.outcome, "this is not JSON" in hello.words, "JSON library" in hello.way_out)
 
 
-def test_one_check_is_one_check():
-    assert patchbay("doctor", "/no/such/program").stdout.endswith("1 check: 0 ok, 0 warning, 1 failure\n")
-
-
 def test_only_points_of_the_hook_are_checked_and_the_duration_is_a_check_of_its_own(tmp_path):
     found = verdicts(script(tmp_path, ""), modes={"approve"})
     assert ["hook.hello", "hook.approve_tool"] == [check for check in found if check.startswith("hook.")][:2]
@@ -307,20 +306,16 @@ def test_only_points_of_the_hook_are_checked_and_the_duration_is_a_check_of_its_
     )
 
 
-def test_options_after_the_command_are_passed_to_the_hook_with_a_note(tmp_path):
-    command = (*script(tmp_path, ""), "--strict", "--json")
-    done = patchbay("doctor", *command)
-    assert "patchbay: --strict, --json is passed to the hook: options of doctor come before the command.\n" == done.stderr
-    assert 0 == done.returncode
-    assert "" == patchbay("doctor", *command[:-2]).stderr
-
-
-def test_options_after_a_name_are_refused(tmp_path):
-    config = tmp_path / "patchbay.toml"
-    config.write_text("[hooks.processes.weather]\nenabled = true\ncommand = ['x']\nintercept = ['before_tool']\n")
-    done = patchbay("doctor", "--config", config, "weather", "--strict")
-    words = "patchbay: --strict must come before the hook's name 'weather'.\n"
-    assert (2, words) == (done.returncode, done.stderr)
+def test_with_strict_a_warning_is_a_failure_and_after_the_command_it_is_passed_to_the_hook_with_a_note(tmp_path):
+    command = script(tmp_path, "")
+    note = "patchbay: --strict, --json is passed to the hook: options of doctor come before the command.\n"
+    for arguments, outcome in (
+        (command, (0, "")),
+        (("--strict", *command), (1, "")),
+        ((*command, "--strict", "--json"), (0, note)),
+    ):
+        done = patchbay("doctor", *arguments)
+        assert outcome == (done.returncode, done.stderr)
 
 
 def test_list_reports_a_file_without_hooks_and_disabled_hooks(tmp_path):
@@ -346,12 +341,6 @@ def test_ctrl_c_ends_it_and_the_hook(tmp_path):
             doctor.kill()
     assert (130, b"") == (doctor.returncode, out)
     assert not process_exists(int(marker.read_text()))
-
-
-def test_with_strict_a_warning_is_a_failure(tmp_path):
-    command = script(tmp_path, "")
-    assert 0 == patchbay("doctor", *command).returncode
-    assert 1 == patchbay("doctor", "--strict", *command).returncode
 
 
 def test_list_prints_hooks_in_call_order(tmp_path):
@@ -382,8 +371,3 @@ later    disabled
     outcome = json.loads(patchbay("list", "--json", "--config", config).stdout)
     assert ["audit", "gate", "weather", "later"] == [row["name"] for row in outcome]
     assert ["observe", "approve"] == outcome[1]["modes"]
-
-
-def test_hook_name_is_required():
-    done = patchbay("list")
-    assert (2, "patchbay: --config FILE is missing.\n") == (done.returncode, done.stderr)
