@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from patchbay.executor import Executor
-from patchbay.loop import FinalEvent, conversation, turn
+from media.turns import play
+from patchbay.loop import FinalEvent, conversation
 from patchbay.loop.conversation import LEFT_OUT, MOST_FILES, AttachmentWindow
-from patchbay.testing import ScriptedModel
 from patchbay.types import Attachment, ToolCall
 
 ASKED = {"role": "user", "content": "hi"}
@@ -29,15 +27,10 @@ def played(rounds: list[Any], messages: list[Any] | None = None) -> tuple[list[l
     async def look() -> Any:
         return next(values)
 
-    async def main() -> Any:
-        run = Executor([look], max_repeats=None).begin(attachments=["image"])
-        model = ScriptedModel([*([ToolCall(f"c{number}", "look")] for number in range(len(rounds))), "done"])
-        events = [event async for event in turn(model, run, messages or [ASKED], max_iterations=None)]
-        return [list(request.messages) for request in model.requests], events[-1]
-
-    requests, final = asyncio.run(asyncio.wait_for(main(), 60))
-    assert isinstance(final, FinalEvent)
-    return requests, final
+    script = [*([ToolCall(f"c{number}", "look")] for number in range(len(rounds))), "done"]
+    events, model = play(script, look, attachments=["image"], messages=messages or [ASKED], max_repeats=None)
+    assert isinstance(events[-1], FinalEvent)
+    return [list(request.messages) for request in model.requests], events[-1]
 
 
 def files(messages: list[Any]) -> list[bool]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
 import pytest
 
 from media.pictures import png
-from patchbay.executor import Executor
-from patchbay.hooks import HookManager, Modify, Respond
-from patchbay.loop import FinalEvent, UserOutputEvent, turn
+from media.turns import play
+from patchbay.hooks import Modify, Respond
+from patchbay.loop import FinalEvent, UserOutputEvent
 from patchbay.media import MediaStore
-from patchbay.testing import ScriptedModel
 from patchbay.tools.output import OutputError, ToolOutput
 from patchbay.types import ToolCall
 
@@ -34,17 +32,9 @@ def played(store: MediaStore, *outputs: Any, hook: Any = None) -> tuple[list[Use
     async def give(number: int) -> Any:
         return outputs[number]
 
-    async def main() -> Any:
-        hooks = HookManager()
-        if hook is not None:
-            hooks.mount("hook", hook)
-        calls = [ToolCall(f"c{number}", "give", f'{{"number": {number}}}') for number in range(len(outputs))]
-        model = ScriptedModel([calls, "said"])
-        run = Executor([give], hooks=hooks, media=store).begin()
-        events = [event async for event in turn(model, run, [{"role": "user", "content": "hi"}])]
-        return [event for event in events if isinstance(event, UserOutputEvent)], events[-1], len(model.requests)
-
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    calls = [ToolCall(f"c{number}", "give", f'{{"number": {number}}}') for number in range(len(outputs))]
+    events, model = play([calls, "said"], give, hook=hook, media=store)
+    return [event for event in events if isinstance(event, UserOutputEvent)], events[-1], len(model.requests)
 
 
 @pytest.mark.parametrize("handled", [False, True])

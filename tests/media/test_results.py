@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import logging
@@ -14,13 +13,13 @@ from typing import Any
 import pytest
 
 from media.pictures import PDF, SVG, WAV, png
+from media.turns import play
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope, Modify, Respond
-from patchbay.loop import FinalEvent, UserOutputEvent, turn
+from patchbay.loop import FinalEvent, UserOutputEvent
 from patchbay.media import FORGET, MediaMeta, MediaStore, shared_store
 from patchbay.media import attachments as attachments_module
 from patchbay.media.attachments import MAX_MEDIA, insert_tags
-from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall
 
@@ -43,15 +42,8 @@ class Played:
                 raise value
             return value
 
-        async def main() -> list[Any]:
-            manager = HookManager()
-            if hook is not None:
-                manager.mount("hook", hook)
-            run = Executor([look], hooks=manager if hook is not None else None, **options).begin(attachments=attachments)
-            self.model = ScriptedModel([[ToolCall("1", "look")], "done"])
-            return [event async for event in turn(self.model, run, [{"role": "user", "content": "hi"}])]
-
-        events = asyncio.run(asyncio.wait_for(main(), 60))
+        script = [[ToolCall("1", "look")], "done"]
+        events, self.model = play(script, look, hook=hook, attachments=attachments, **options)
         self.outputs = [event for event in events if isinstance(event, UserOutputEvent)]
         (self.final,) = (event for event in events if isinstance(event, FinalEvent))
         (self.execution,) = self.final.tool_executions
