@@ -350,7 +350,6 @@ class CallAssembler:
             if (call := self._find_or_create(whole)) is None:
                 break
             self._budget -= call.merge(whole, self._budget)
-            self._index(call, whole.key)
             call.done = True
             if call not in listed:
                 listed.append(call)
@@ -369,32 +368,17 @@ class CallAssembler:
             return None
         was_whole = call.is_complete
         self._budget -= call.merge(piece, self._budget)
-        self._index(call, piece.key)
         self._budget -= call.append(piece.delta, self._budget)
         call.done = call.done or piece.done
         return call if call.is_complete and not was_whole else None
 
     def _find_or_create(self, update: CallDelta | FinalCall) -> PartialCall | None:
         """Return the call of an update; None beyond the maximum number of calls."""
-        call = self._find(update.key, update.call_id)
+        call = self._by_key.get(update.key)
         if call is None and len(self.calls) < MAX_CALLS:
-            call = PartialCall(update.key or update.call_id)
+            call = self._by_key[update.key] = PartialCall(update.key)
             self.calls.append(call)
         return call
-
-    def _find(self, key: str, call_id: str) -> PartialCall | None:
-        if key and (found := self._by_key.get(key)) is not None:
-            return found
-        if call_id and (found := self._by_key.get(call_id)) is not None and (not key or found.key in ("", call_id, key)):
-            return found
-        if not key and not call_id:  # no reference: the one that is still incomplete
-            return next((call for call in self.calls if not call.done), None)
-        return None
-
-    def _index(self, call: PartialCall, key: str) -> None:
-        for each in (key, call.call_id):
-            if each:
-                self._by_key.setdefault(each, call)
 
 
 MAX_BUFFERED_CHARS: Final = 256 * 1024

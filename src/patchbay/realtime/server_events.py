@@ -87,7 +87,7 @@ class SpeechStopped:
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """Part of a call. Parts of one call share ``key``; "" means not known.
+    """Part of a call. Parts of one call share ``key``, also with its ``FinalCall``.
 
     ``delta`` extends the arguments, ``arguments`` are complete. ``done``: the call is complete.
     """

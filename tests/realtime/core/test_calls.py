@@ -82,23 +82,6 @@ DONE = CallDelta("r1", "k", "c1", "f", arguments="{}", done=True)
             [("c", "f", '{"a":2}')],
             id="a valid text wins over invalid deltas",
         ),
-        pytest.param(
-            [CallDelta("r1", "", "c", "f", delta="{"), CallDelta("r1", "", delta="}"), CallDelta("r1", "", done=True)],
-            [],
-            [("c", "f", "{}")],
-            id="deltas without a key extend the current call",
-        ),
-        pytest.param(
-            [
-                CallDelta("r1", "a", "c", "f", delta="{"),
-                DONE,
-                CallDelta("r1", "", "c", delta="}"),
-                CallDelta("r1", "", "c", done=True),
-            ],
-            [],
-            [("c", "f", "{}"), ("c1", "f", "{}")],
-            id="deltas without a key are found by their call id",
-        ),
     ],
 )
 def test_deltas_and_the_response_end_form_calls(deltas, final, expected):
