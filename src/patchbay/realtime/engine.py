@@ -310,7 +310,7 @@ class SessionEngine:
         self.emit(ConnectionEvent("open"))
         lines = self._unanswered_input.lines() if controller.resumed else ()
         with self._between_turns():
-            self.calls.on_connected(controller, resumed=controller.resumed)
+            self.calls.on_connected(controller)
         asks = self._response_owed and not self.calls.has_open_rounds and not self.calls.late_results.wants_response
         self._response_owed = False
         for number, line in enumerate(lines, 1):

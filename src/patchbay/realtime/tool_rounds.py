@@ -155,8 +155,8 @@ class ToolCallRounds:
 
     # Connections
 
-    def on_connected(self, controller: ResponseController, *, resumed: bool) -> None:
-        """Continue on another connection: ``resumed``, it knows the calls; else their results become lines.
+    def on_connected(self, controller: ResponseController) -> None:
+        """Continue on another connection. A resumed one knows the calls; on others their results become lines.
 
         Known results are sent at once, ahead of newer input.
         """
@@ -164,7 +164,7 @@ class ToolCallRounds:
         for current in list(self._rounds):
             if current.is_delivered or current.controller is controller:
                 continue
-            if resumed:
+            if controller.resumed:
                 current.controller = controller
                 if current.is_complete:
                     self._deliver(current)

@@ -305,7 +305,7 @@ async def test_call_and_result_events_have_the_same_iteration():
 
 
 @pytest.mark.parametrize("closing", [False, True])
-async def test_a_tool_that_ends_the_session_or_interrupts_it_harms_nothing(closing: bool):
+async def test_tool_can_close_or_interrupt_its_own_session(closing: bool):
     async def end() -> str:
         await (session.close() if closing else session.interrupt())
         return "ended"

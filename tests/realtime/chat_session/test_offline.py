@@ -97,7 +97,7 @@ async def test_common_tools_are_available_to_any_role():  # as the seeds say of 
     assert [["shared", "anns"], ["shared"], ["shared", "anns"]] == offered
 
 
-async def test_a_newer_user_turn_stops_the_rest_and_each_call_has_its_result():
+async def test_new_user_turn_stops_running_calls_and_each_has_its_result():
     began = asyncio.Event()
 
     async def slow() -> str:
@@ -134,7 +134,7 @@ async def test_texts_sent_together_get_one_answer():
             assert ["user"] * 3 + ["assistant"] == [each["role"] for each in played.session.messages]
 
 
-async def test_a_bug_of_a_model_is_an_event_too(caplog: pytest.LogCaptureFixture):
+async def test_bug_in_a_model_is_an_error_event(caplog: pytest.LogCaptureFixture):
     with ScriptedModel([ZeroDivisionError("oh"), "Fine."]) as model:
         async with playing(model) as played:
             await played.say("Hello.")
@@ -256,7 +256,7 @@ async def test_requests_share_a_long_prefix():  # for its server's prompt cache
     assert 1 <= len(cuts) <= 10
 
 
-async def test_an_exchange_that_is_too_long_by_itself_is_cut_to_question_and_answer():
+async def test_overlong_exchange_is_cut_to_question_and_answer():
     with ScriptedModel([call("look"), "y" * 9_000]) as model:
         async with playing(model, named("look", "x" * 9_000), limits=RealtimeLimits(kept_chars=4_000)) as played:
             await played.say("z" * 9_000)

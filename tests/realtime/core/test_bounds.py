@@ -61,7 +61,7 @@ def test_oldest_unread_events_are_dropped_with_a_count():
     assert [DroppedEvent("events", count=2), InterruptedEvent(), CLOSED] == read_late(2, *[InterruptedEvent()] * 3)
 
 
-def test_audio_that_is_not_read_does_not_pile_up():
+def test_unread_audio_is_bounded():
     piece = AudioEvent(bytes(MAX_BYTES // 3), 24_000)
     assert [DroppedEvent("events", count=3), piece, piece] == read_late(1000, *[piece] * 5)[:3]
 
@@ -235,7 +235,7 @@ async def test_nowait_read_before_open_or_beside_a_waiting_reader_is_refused():
     await asyncio.wait([waiting])
 
 
-def test_the_last_lines_are_remembered_up_to_a_number_and_a_length():
+def test_transcript_keeps_the_last_lines_within_its_limits():
     kept = Transcript(3, 10)
     for text in ("aaaa", "bb", "cc", "dddd"):
         kept.add("user", text)
@@ -324,10 +324,10 @@ def test_deltas_of_different_items_are_not_joined(one, other):
     ("most", "events"),
     [(10, [TextEvent(each) for each in "abcde"]), (6, [OPEN, LOST, TextEvent("a"), CUT, TextEvent("b")])],
 )
-def test_pieces_are_joined_neither_in_time_nor_over_anything_else(most, events):
+def test_deltas_are_joined_only_under_pressure_and_only_if_adjacent(most, events):
     assert [*events, CLOSED] == read_late(most, *events)
 
 
-def test_speech_that_waits_is_void_with_an_interruption():
+def test_interruption_drops_unread_audio():
     texts, received = [AudioEvent(b"12", 24_000), TextEvent("so"), AudioEvent(b"34", 24_000)], AudioEvent(b"56", 24_000)
     assert [TextEvent("so"), CUT, received, CLOSED] == read_late(10, *texts, CUT, received)

@@ -113,7 +113,7 @@ async def test_only_read_only_tools_begin_before_their_response_ends():
         assert ["paid", "found"] == [call.results[0] for call in fake.calls]  # in call order, not as they began
 
 
-async def test_a_reading_tool_of_a_response_that_is_cancelled_is_stopped_and_its_result_dropped():
+async def test_early_call_of_a_cancelled_response_is_stopped_and_its_result_dropped():
     held = SlowTool()
 
     with FakeOpenAI([Answer((Call("look_up"), Pause(0.1)), status="cancelled"), Quote()]) as fake:

@@ -113,7 +113,7 @@ async def test_a_tool_can_close_the_session_that_called_it():
         await bounded(session.close())
 
 
-async def test_closing_during_the_pause_before_another_connection_is_closing(complaints):
+async def test_session_can_be_closed_during_a_reconnect_pause(complaints):
     complaining(complaints)
     async with playing(FakeOpenAI(), limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
         played.fake.drop()
@@ -161,7 +161,7 @@ async def connected_to(handle: Callable[[ServerConnection], Awaitable[None]], **
         await server.wait_closed()
 
 
-async def test_audio_waits_where_the_server_does_not_read_and_control_does_not():
+async def test_audio_waits_for_a_server_that_does_not_read_and_control_frames_do_not():
     async def deaf(socket) -> None:
         socket.transport.pause_reading()
         await socket.wait_closed()
@@ -206,7 +206,7 @@ async def test_a_redirect_is_not_followed():
 
 
 @pytest.mark.parametrize(("count", "length"), [(300, 10), (50, 10_000)])
-async def test_a_server_that_talks_before_it_has_confirmed_the_session_is_left_before_that_piles_up(count, length, monkeypatch):
+async def test_output_before_the_confirmation_is_bounded(count, length, monkeypatch):
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 100_000)
 
     async def talkative(socket) -> None:

@@ -40,7 +40,7 @@ async def read_late(session: RealtimeSession | ChatSession) -> list[RealtimeEven
 
 
 @pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini, FakeQwen])
-async def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(fake: type[FakeRealtime]):
+async def test_five_minutes_of_unread_speech_are_complete(fake: type[FakeRealtime]):
     with fake([Say(WORDS, audio=FIVE_MINUTES)]) as server:
         session = RealtimeSession("m", provider=server.provider, url=server.url, api_key="a-secret-key")
         async with session:
@@ -52,7 +52,7 @@ async def test_five_minutes_of_speech_at_once_are_all_there_when_they_are_read(f
     assert WORDS == "".join(event.text for event in spoken if not event.whole)
 
 
-async def test_a_long_text_of_a_chat_is_all_there_when_it_is_read():
+async def test_long_unread_text_of_a_chat_is_complete():
     with ScriptedUpstream([Text(WORDS)]) as upstream:
         async with ChatSession(f"{upstream.url}#m") as session:
             await session.send_text("Go on.")

@@ -103,7 +103,7 @@ async def test_text_without_a_connection_is_sent_on_the_next():
         await played.answers(2)
 
 
-async def test_a_server_that_is_away_for_a_while_is_tried_again():
+async def test_unavailable_server_is_retried():
     async with playing(FakeOpenAI([Quote()])) as played:
         played.fake.faults = Faults(refuse=played.fake.attempts + 3, refuse_with="503")
         played.fake.drop()
@@ -114,7 +114,7 @@ async def test_a_server_that_is_away_for_a_while_is_tried_again():
 
 
 @pytest.mark.parametrize("reconnects", [0, 2])
-async def test_a_server_that_stays_away_ends_the_session(reconnects):
+async def test_server_that_stays_unavailable_ends_the_session(reconnects):
     async with playing(FakeOpenAI(), limits=limits(reconnects=reconnects)) as played:
         played.fake.faults = Faults(refuse=1000)
         played.fake.drop()
@@ -135,7 +135,7 @@ def session_at(url: str, **fields: object) -> RealtimeSession:
     ("fate", "error", "words"), [("refuse", UpstreamError, "refused"), ("silent", UpstreamTimeoutError, "confirm")]
 )
 @pytest.mark.usefixtures("manual_clock")
-async def test_a_session_that_is_refused_or_never_confirmed_cannot_be_connected(fate, error, words):
+async def test_refused_or_unconfirmed_session_fails_to_connect(fate, error, words):
     with FakeOpenAI(faults=Faults(updates=(fate,))) as fake:
         connecting = asyncio.ensure_future(session_at(fake.url, limits=limits(connect=20.0, update=20.0)).connect())
         if fate == "silent":

@@ -158,7 +158,7 @@ async def late_cancel(peer: Peer, *before: dict[str, Any]) -> None:
     await peer.send(done("r1"), *before)
 
 
-async def test_an_answer_to_speech_that_a_late_cancel_has_ended_is_requested_again():
+async def test_answer_to_speech_ended_by_a_late_cancel_is_requested_again():
     async def conduct(peer: Peer) -> None:
         await late_cancel(peer, *NOISE, created("r2"), text_delta("r2", "It is"), done("r2", "cancelled"))
         await peer.until("response.create")
@@ -201,7 +201,7 @@ async def test_text_that_crosses_with_a_late_cancel_is_answered(is_lost):
         assert 2 + is_lost == sum(peer.kinds().count("response.create") for peer in peers)
 
 
-async def test_a_cancel_that_the_server_has_refused_has_ended_nothing():
+async def test_refused_cancel_ends_no_response():
     async def conduct(peer: Peer) -> None:
         refused = {"code": "response_cancel_not_active", "message": "Cancellation failed: no active response found."}
         await late_cancel(peer, {"type": "error", "error": refused}, *NOISE, created("r2"), done("r2", "cancelled"))

@@ -36,7 +36,7 @@ async def test_server_that_always_leaves_is_retried_with_backoff_and_given_up(pa
         assert "the server is leaving" in str(played.of(ErrorEvent)[-1].error)
 
 
-async def test_a_server_that_has_answered_may_send_a_session_away_as_often_as_it_likes(pauses):
+async def test_go_away_of_a_server_that_answers_never_ends_the_session(pauses):
     async def conduct(peer: Peer) -> None:
         await peer.until("clientContent")
         await peer.send({"serverContent": {"modelTurn": {"parts": [{"text": "Hello."}]}, "turnComplete": True}})
@@ -67,7 +67,7 @@ async def test_server_that_fails_in_each_answer_is_abandoned(pauses):
         assert 4 == len(peers)
 
 
-async def test_an_answer_to_its_end_makes_up_for_connections_that_were_lost(pauses):
+async def test_completed_answer_resets_the_reconnect_count(pauses):
     async def conduct(peer: Peer) -> None:
         await peer.until("response.create")
         response = {"id": f"r{peer.number}", "status": "completed", "output": []}

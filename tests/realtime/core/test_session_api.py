@@ -67,7 +67,7 @@ async def test_reading_events_before_connect_is_an_error(kind):
 
 
 @pytest.mark.parametrize("make", [lambda: ChatSession(ScriptedModel([])), lambda: RealtimeSession("glm/m", api_key="k")])
-async def test_a_session_that_was_closed_unopened_has_its_end_to_be_read(make):
+async def test_session_closed_before_connect_has_a_closed_event(make):
     session = make()
     await session.close()
     assert ["closed"] == [event.state async for event in session.events()]

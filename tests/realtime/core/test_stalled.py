@@ -78,7 +78,7 @@ async def test_slow_but_progressing_server_is_kept(monkeypatch):
         assert "" == connection.reason
 
 
-async def test_a_network_that_fails_while_the_server_is_waited_for_is_a_connection_that_broke():
+async def test_network_failure_during_a_stall_breaks_the_connection():
     async with unread_connection() as (connection, server, _):
         connection.send([MORE_THAN_SOCKETS_TAKE])
         await asyncio.sleep(0.05)

@@ -137,7 +137,7 @@ async def test_turn_left_during_its_tools_ends_after_them():
     assert ("stubborn", False) == (execution["name"], execution["success"])
 
 
-async def test_an_interruption_by_the_program_and_the_end_of_the_session_end_a_turn():
+async def test_interrupt_and_close_end_a_turn():
     watching = Watching()
     async with watching.playing(FakeOpenAI([Call("forever"), Call("forever")]), forever) as played:
         await played.session.send_text("Go.")
@@ -247,7 +247,7 @@ async def test_a_tool_that_answers_the_user_completes_the_turn():
         (Answer((Say("Well"), Pause(30))), {"done": 0.1}, "Nothing came"),
     ],
 )
-async def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, words):
+async def test_failed_answer_ends_the_turn_with_an_error(answer, bounds, words):
     watching = Watching()
     async with watching.playing(FakeOpenAI([answer]), limits=limits(**bounds)) as played:
         await played.session.send_text("Go.")
@@ -257,7 +257,7 @@ async def test_an_answer_that_fails_ends_the_turn_with_an_error(answer, bounds, 
     assert words in watching.of("agent.error")[0]["Message"]
 
 
-async def test_a_turn_outlives_a_connection_that_is_lost_and_is_answered_on_the_next():
+async def test_turn_survives_a_lost_connection_and_is_answered_on_the_next():
     watching = Watching()
     held = SlowTool()
     with FakeOpenAI([Call("slow"), Say("It is 42."), Answer((Say("Lost."),), kill="created"), Say("Here.")]) as fake:
@@ -276,7 +276,7 @@ async def test_a_turn_outlives_a_connection_that_is_lost_and_is_answered_on_the_
     ] == watching.ends()
 
 
-async def test_a_turn_that_loses_its_answer_or_its_session_ends_with_an_error():
+async def test_turn_without_its_answer_or_session_ends_with_an_error():
     watching = Watching()
     with FakeOpenAI([[Say("Half of an answer"), Pause(30)], Call("forever")]) as fake:
         async with watching.playing(fake, forever, limits=limits(reconnects=1)) as played:

@@ -92,7 +92,7 @@ async def test_text_whose_calls_were_cancelled_is_answered_on_the_next_connectio
 @pytest.mark.parametrize("way", [OLDER, NEWER])
 @pytest.mark.parametrize("resumes", [False, True])
 @pytest.mark.parametrize("frames", [CUT, ()])
-async def test_a_text_that_an_answer_was_ended_for_is_answered_by_the_next_connection(resumes, way, frames):
+async def test_text_that_interrupted_an_answer_is_answered_on_the_next_connection(resumes, way, frames):
     async def conduct(peer: Peer) -> None:
         if peer.number == 1:
             await peer.send(HANDLE if resumes else NO_HANDLE)
@@ -168,7 +168,7 @@ async def assert_not_requested(played: Played, peers: list[Peer]) -> None:
     assert "?" not in sent_texts(peers[1])
 
 
-async def test_answer_ended_by_a_noise_is_not_repeated_after_a_much_later_reconnect():
+async def test_answer_ended_by_noise_is_not_repeated_after_an_idle_reconnect():
     async with served(interrupt_and_disconnect, provider="gemini", done=0.05) as (played, peers):
         await played.session.send_text("a")
         await played.until(lambda: played.of(InterruptedEvent))

@@ -143,7 +143,7 @@ async def test_glm_fake_refuses_empty_frames():
         ("glm", {"beta_fields": {"chat_mode": "video_passive"}}, "invalid_value", None),
     ],
 )
-async def test_a_change_of_the_session_that_is_wrong_is_refused_and_changes_nothing(provider, change, code, param):
+async def test_invalid_session_update_is_refused_without_effect(provider, change, code, param):
     with FAMILY[provider]() as fake:
         async with talking(fake, **({"voice": "one"} if provider == "stepfun" else {})) as line:
             await line.send({"type": "session.update", "event_id": "mine", "session": {**SESSIONS[provider], **change}})
@@ -165,7 +165,7 @@ async def test_rejected_voice_may_be_sent_again():
         assert ["connection 1: The voice of a session cannot be set again."] == fake.violations
 
 
-async def test_an_older_client_may_leave_the_type_out_where_the_fake_is_not_strict():
+async def test_type_is_optional_for_a_fake_that_is_not_strict():
     with FakeOpenAI(strict_type=False) as fake:
         async with opened(fake) as socket:
             line = Line(socket)
@@ -285,7 +285,7 @@ async def test_user_input_cancels_calls():
         assert [] == fake.unanswered
 
 
-async def test_calls_of_a_response_that_was_cut_may_be_answered_and_need_not_be():
+async def test_results_for_a_cancelled_response_are_optional():
     for frames in ([result("did not run", "call_1"), result("did not run", "call_2")], []):
         with FakeOpenAI([Answer(TWO, status="cancelled")]) as fake:
             await play_frames(fake, *frames)

@@ -41,7 +41,7 @@ async def answer(line: Line, provider: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ALL)
-async def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_turns(kind):
+async def test_client_ends_the_turn_without_turn_detection(kind):
     with kind([Quote()], hears=["all of it"], utterance=1000) as fake:
         begins: list[dict[str, Any]] = []
         ends: list[dict[str, Any]] = [{"type": "input_audio_buffer.commit"}, {"type": "response.create"}]
@@ -57,7 +57,7 @@ async def test_audio_begins_no_turn_by_itself_where_the_session_does_not_detect_
 
 
 @pytest.mark.parametrize("kind", ALL)
-async def test_each_so_many_bytes_of_audio_are_a_turn_where_the_session_detects_turns(kind):
+async def test_turn_detection_ends_a_turn_after_utterance_bytes(kind):
     with kind([Quote(), Quote()], hears=["first", "second"], utterance=6400) as fake:
         async with talking(fake, **ON.get(fake.provider, {})) as line:
             for text in ("first", "second"):

@@ -136,7 +136,7 @@ async def test_memory_of_unread_events_is_bounded():
             assert session.unread <= 500
 
 
-async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_result():
+async def test_reused_call_ids_are_separate_calls_with_one_result_each():
     ran: list[int] = []
 
     def pay() -> str:
@@ -155,7 +155,7 @@ async def test_ids_that_are_used_again_are_calls_of_their_own_and_each_has_one_r
         assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
 
 
-async def test_a_frame_beyond_the_limit_ends_the_connection_and_not_the_program():
+async def test_frame_beyond_the_limit_ends_the_connection():
     async def attack(peer: Peer) -> None:
         await peer.send({"type": "x", "long": "z" * 200_000})
 
@@ -191,7 +191,7 @@ FRAMES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame["type"]))
-async def test_members_of_any_wrong_type_leave_a_session_that_still_answers(frame):
+async def test_session_still_answers_after_members_of_wrong_types(frame):
     async def attack(peer: Peer) -> None:
         for name in frame:
             for wrong in WRONG:

@@ -21,7 +21,7 @@ BEFORE_THE_END = ("asked", "created", "deltas", "calls")
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("point", get_args(Point))
 @pytest.mark.parametrize("provider", ALL)
-async def test_wherever_the_socket_is_killed_each_tool_runs_at_most_once_and_no_result_is_lost(provider, point, count):
+async def test_each_tool_runs_at_most_once_and_no_result_is_lost_at_any_kill(provider, point, count):
     ran: list[str] = []
 
     async def pay(to: str) -> str:

@@ -384,7 +384,7 @@ def test_calls_without_ids_are_answered_without_ids():
     assert [{"name": "get_time", "response": {"result": n}} for n in (0, 1)] == frame["toolResponse"]["functionResponses"]
 
 
-def test_an_id_that_was_made_on_another_connection_is_not_sent_either():
+def test_generated_call_id_of_another_connection_is_not_sent():
     [_, piece, _] = read(gemini(), tool_calls({"name": "get_time"}))
     [frame] = gemini().result_frames([CallResult(piece.call_id, "get_time", "{}")])
     assert [{"name": "get_time", "response": {}}] == frame["toolResponse"]["functionResponses"]

@@ -77,7 +77,7 @@ def test_history_without_a_model_turn_is_not_sent():
     sdk.LiveClientMessage.model_validate(text)
 
 
-def test_a_line_that_is_not_to_be_answered_waits_for_the_next_that_is():
+def test_line_without_an_answer_is_sent_with_the_next_answered_one():
     one = newer()
     assert [] == one.text_frames(Line("user", "It is done."), answer=False)
     one.result_frames([CallResult("fc1", "get_time", "{}")])
@@ -91,7 +91,7 @@ TAKEN = {"toolCallCancellation": {"ids": ["fc1"]}}
 CALLS = {"toolCall": {"functionCalls": [{"id": "fc1", "name": "get_time"}]}}
 
 
-def test_an_answer_to_a_result_that_crossed_the_end_of_its_turn_is_not_waited_for():
+def test_no_answer_is_expected_to_a_result_that_crossed_an_interruption():
     one = dialect("gemini")
     read(one, CALLS)
     one.result_frames([CallResult("fc1", "get_time", "{}")])

@@ -106,7 +106,7 @@ def assert_can_talk(one):
 
 
 @pytest.mark.parametrize("provider", ["openai", "gemini"])
-def test_arguments_in_an_object_can_be_written_down_too(provider):
+def test_lone_surrogates_in_object_arguments_are_replaced(provider):
     half = {"city\ud83d": "Oslo\ude00"}
     frames = [
         event("response.function_call_arguments.done", response_id="r", name="a", arguments=half),
@@ -125,7 +125,7 @@ def deep(levels):
 
 
 @pytest.mark.parametrize("provider", ALL)
-def test_frames_that_are_nested_without_end_are_read(provider):
+def test_deeply_nested_frames_are_read(provider):
     bottomless = deep(sys.getrecursionlimit() * 10)
     one = dialect(provider)
     for kind in EVENTS:
@@ -229,7 +229,7 @@ def test_endless_arguments_are_truncated(provider, monkeypatch):
     assert (outcome[0].key, 1_001) == (whole.key, len(whole.arguments))
 
 
-def test_places_without_end_are_not_remembered():
+def test_remembered_call_indexes_are_bounded():
     one = dialect("openai")
     for place in range(5_000):
         one.read(event("response.output_item.added", response_id="r", output_index=place, item=call_item(1)))
@@ -251,7 +251,7 @@ class Unread(dict[str, object]):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_of_the_calls_at_the_end_of_a_response_no_more_are_read_than_a_response_may_have(provider):
+def test_calls_read_from_a_response_end_are_bounded(provider):
     bare = [{"type": "function_call"}] * MAX_CALLS
     Unread.looks = 0
     response = {"id": "r", "status": "completed", "output": [{"type": "message"}, *bare, *[Unread(bare[0])] * 100]}
@@ -260,7 +260,7 @@ def test_of_the_calls_at_the_end_of_a_response_no_more_are_read_than_a_response_
     assert 0 == Unread.looks
 
 
-def test_of_the_calls_in_one_frame_of_geminis_no_more_are_read_than_a_response_may_have():
+def test_calls_read_from_one_gemini_frame_are_bounded():
     one = dialect("gemini")
     Unread.looks = 0
     news = one.read({"toolCall": {"functionCalls": [*[{"name": "f"}] * MAX_CALLS, *[Unread(name="f")] * 100]}})

@@ -175,7 +175,7 @@ def test_irrelevant_frames_give_no_events(provider):
 
 
 @pytest.mark.parametrize("audio", [b"\xfb\xef\xff\xfe", b"\1\2"])
-def test_audio_may_be_written_in_the_alphabet_for_urls_and_without_padding(audio):
+def test_audio_may_be_url_safe_base64_without_padding(audio):
     text = base64.urlsafe_b64encode(audio).decode().rstrip("=")
     assert [AudioDelta("r", audio, 24000)] == read(dialect("openai"), event("response.audio.delta", response_id="r", delta=text))
 
@@ -394,7 +394,7 @@ def test_glms_calls_get_ids_by_their_place():
 
 
 @pytest.mark.parametrize("place", [0, None])
-def test_glms_calls_at_one_place_are_two_where_they_differ_and_one_where_they_do_not(place):
+def test_glm_calls_with_one_index_are_told_apart_by_their_arguments(place):
     one = dialect("glm")
     oslo, rome = ({**glm_call(output_index=place, arguments=f'{{"city": "{city}"}}')} for city in ("Oslo", "Rome"))
     news = read(one, response_created(), oslo, oslo, rome, rome, oslo)
@@ -469,14 +469,14 @@ def test_without_our_id_a_refusal_is_understood_by_its_words(error, about):
 
 
 @pytest.mark.parametrize("error", [{"code": "response_cancel_not_active"}, {"message": "There is no active response."}])
-def test_nothing_to_cancel_is_no_error(error):
+def test_cancel_without_a_response_is_classified_as_such(error):
     one = dialect("openai")
     [frame] = one.cancel_frames("resp_1")
     [refused] = read(one, event("error", error={"message": "", **error, "event_id": frame["event_id"]}))
     assert (ServerError, "cancel") == (type(refused), refused.about)
 
 
-def test_a_refusal_without_a_word_is_of_the_change_that_waits_to_be_confirmed():
+def test_unspecific_refusal_belongs_to_the_unconfirmed_update():
     assert "session" == rejected_execution("glm", changing=True, message="1214").about
     one = dialect("glm")
     one.tools_frames([])

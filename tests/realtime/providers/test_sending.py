@@ -67,7 +67,7 @@ def test_openai_is_configured_with_a_typed_session():
     } == configured(one, WEATHER)
 
 
-def test_a_change_of_tools_names_the_type_of_the_session_for_openai():
+def test_openai_tool_updates_name_the_session_type():
     one = dialect("openai", instructions="Be kind.")
     [frame] = one.tools_frames([FLAT])
     session = {"type": "realtime", "tools": [FLAT], "tool_choice": "auto"}
@@ -218,7 +218,7 @@ def test_response_is_requested_and_cancelled_by_events(provider):
     assert [{"type": "response.cancel", **named}] == [without_id(frame) for frame in one.cancel_frames("resp_1")]
 
 
-def test_an_id_that_was_made_for_a_response_is_never_sent():
+def test_generated_response_id_is_never_sent():
     one = dialect("openai")
     [began] = one.read({"type": "response.created", "response": {}})
     [frame] = one.cancel_frames(began.response_id)
@@ -238,7 +238,7 @@ def test_no_two_frames_have_one_id(provider):
 
 
 @pytest.mark.parametrize("provider", EVENTFUL)
-def test_the_buffer_is_committed_once_where_the_server_does_not_listen(provider):
+def test_audio_buffer_is_committed_once_without_turn_detection(provider):
     one = dialect(provider, detect_turns=False)
     assert [] == one.audio_end_frames()
     one.audio_frames(b"\0\0")

@@ -42,18 +42,18 @@ def model_of(model, **settings):
         ("google/models/gemini-live", "gemini", "models/gemini-live"),
     ],
 )
-def test_a_models_name_names_its_provider(model, provider, name):
+def test_model_prefix_names_the_provider(model, provider, name):
     assert (provider, name) == (provider_of(model), model_of(model))
 
 
-def test_provider_names_it_where_the_model_does_not():
+def test_provider_setting_names_the_provider():
     assert "glm" == provider_of("glm-realtime", provider="GLM")
     assert "glm-realtime" == model_of("glm/glm-realtime", provider="glm")
     assert "team/own" == model_of("team/own", provider="openai")
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
-def test_the_host_of_the_url_names_it_too(dialect):
+def test_host_of_the_url_names_the_provider(dialect):
     assert dialect.hosts
     for host in dialect.hosts:
         name = f"my-space.region{host}" if host.startswith(".") else host

@@ -62,7 +62,7 @@ async def send_and_read(session: RealtimeSession, text: str) -> str:
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])
-def test_a_server_with_a_certificate_of_an_authority_that_is_named_is_spoken_to(provider, authority, trusts):
+def test_certificate_of_an_authority_in_ssl_cert_file_is_trusted(provider, authority, trusts):
     async def talk(fake) -> str:
         async with session(fake) as one:
             return await send_and_read(one, "hello")

@@ -445,7 +445,7 @@ async def never_taken(_message: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_session_that_has_ended_without_a_word_is_a_model_that_failed():
+async def test_session_that_ended_without_an_error_is_a_failed_model():
     session = ScriptedSession(idle=False)
     session.feed.close(ConnectionEvent("closed", "read by another consumer"))
     assert ConnectionEvent("closed", "read by another consumer") == session.events().now()

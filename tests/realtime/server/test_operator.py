@@ -31,7 +31,7 @@ def session_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("patchbay.server")]
 
 
-async def test_a_session_that_could_not_be_opened_is_one_line_with_its_role_its_key_and_the_reason(caplog):
+async def test_failed_opening_is_one_log_line_with_role_session_and_reason(caplog):
     async with SessionsUnderTest(FakeOpenAI(api_key="another")) as sessions:
         client = SessionClient(sessions, query="session=mondays")
         assert 4502 == await client.code()
@@ -99,7 +99,7 @@ def test_missing_model_key_is_reported_at_startup_and_to_clients():
     assert "could not be opened" in second
 
 
-def test_a_key_for_another_providers_model_is_the_environments_alone():
+def test_missing_key_of_another_provider_is_reported_without_the_flag():
     with FakeOpenAI() as fake, serving(None, "--realtime", "openai/x", "--realtime-url", fake.url) as server:
         code, reason, _error = server.refused(query="realtime=gemini/x")
     assert (4503, True, False) == (code, "in the server's environment" in reason, "--realtime-key" in reason)
@@ -129,7 +129,7 @@ def test_unsent_environment_key_is_reported_at_startup_and_on_401():
         ("ann/more", {}, 404, "/api/sessions/ann/more"),
     ],
 )
-def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, status, why):
+def test_refused_handshake_is_one_log_line_with_its_reason(role, options, status, why):
     with FakeOpenAI() as fake, serving(fake) as server:
         assert status == server.turned_away(role, "session=x", **options)[0]
         with server.session():  # what was logged before is there by now
@@ -138,7 +138,7 @@ def test_a_handshake_that_is_refused_is_one_line_with_its_reason(role, options, 
     assert (f"HTTP {status}" in line, why in line, "session=x" in line) == (True, True, False), line
 
 
-def test_a_handshake_that_cannot_be_read_is_one_line(tmp_path):
+def test_invalid_handshake_is_one_log_line(tmp_path):
     with FakeOpenAI() as fake, serving(fake) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
             raw.sendall(b"GET /api/sessions/ann HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
@@ -219,12 +219,12 @@ def test_upstream_with_several_models_requires_one_and_a_single_one_is_the_defau
     assert ["/v1/models", "/v1/chat/completions"] == [request.path for request in upstream.requests]  # it is asked once
 
 
-def test_a_session_may_leave_the_end_of_an_utterance_to_its_client():
+def test_detect_turns_can_be_switched_off_in_the_query():
     with FakeOpenAI() as fake, serving(fake) as server, server.session(query="output=text&detect_turns=0"):
         assert fake.sessions[0]["audio"]["input"]["turn_detection"] is None
 
 
-async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
+async def test_refused_tool_change_is_logged(caplog):
     async with SessionsUnderTest(FakeOpenAI(faults=Faults(updates=("ok", "refuse")))) as sessions:
         client = SessionClient(sessions)
         await client.until("ready")
@@ -240,7 +240,7 @@ async def test_a_refused_change_of_the_tools_is_in_the_log(caplog):
     assert any("'ann'" in line and "refused" in line for line in lines), lines
 
 
-def test_half_a_character_of_a_clients_is_replaced_as_a_programs_is():
+def test_lone_surrogate_of_a_client_is_replaced():
     with FakeOpenAI(["Fine."]) as fake, serving(fake) as server, server.session() as client:
         client.socket.send('{"type":"text","text":"half \\ud83d of it"}')
         client.asked += 1

@@ -103,7 +103,7 @@ def test_audio_is_exchanged_as_json_or_binary_frames():
     assert_kept(fake)
 
 
-def test_an_answer_is_interrupted_and_the_next_one_comes():
+def test_interrupted_answer_is_followed_by_the_next():
     with (
         FakeOpenAI([Answer((Say("One two three."), Pause(20))), "Yes?"]) as fake,
         serving(fake) as server,
@@ -141,7 +141,7 @@ def test_client_with_too_many_invalid_frames_is_closed():
         assert 4400 == client.ended()[0]
 
 
-def test_a_message_that_is_too_long_ends_the_socket():
+def test_overlong_message_closes_the_socket():
     with FakeOpenAI() as fake, serving(fake) as server, server.session() as client:
         with contextlib.suppress(Exception):
             client.socket.send("x" * 1_100_000)
@@ -275,7 +275,7 @@ def test_answer_under_way_has_the_drain_time_at_a_stop(seconds, received):
     assert_kept(fake)
 
 
-def test_instructions_may_be_as_long_as_they_may_be_in_any_script():
+def test_instructions_may_be_long_in_any_script():
     instructions = "\N{GRINNING FACE}" * 16_000
     with FakeOpenAI() as fake, serving(fake) as server, server.session(query=urlencode({"instructions": instructions})):
         fake.wait_until(lambda: any(instructions in json.dumps(frame, ensure_ascii=False) for _, frame in fake.frames))
@@ -303,6 +303,6 @@ def test_session_key_is_used_unchanged(shared):
         (["--realtime", "openai/x", "--realtime-key", "--roles"], "needs a key"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(flags, message):
+def test_invalid_flags_are_refused(flags, message):
     done = run_cli("serve", "--port", "0", "--store", "memory", *flags)
     assert (2, True) == (done.returncode, message in done.stderr), done.stderr

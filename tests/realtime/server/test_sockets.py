@@ -183,7 +183,7 @@ async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
         HANDSHAKE.replace(b"GET /", b"GET /" + b"x" * 1_000_000),
     ],
 )
-async def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
+async def test_invalid_opening_request_is_answered_with_400(head: bytes):
     async def never(_receive: Any, _send: Any) -> None:
         raise AssertionError
 
@@ -193,7 +193,7 @@ async def test_an_opening_that_cannot_be_read_is_answered(head: bytes):
             await asyncio.sleep(0.01)
 
 
-async def test_the_head_of_an_opening_is_not_logged_since_the_token_is_in_it(caplog: pytest.LogCaptureFixture):
+async def test_token_in_an_opening_request_is_not_logged(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(0):
 
         async def work(_receive: Any, send: Any) -> None:
