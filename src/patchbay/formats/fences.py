@@ -68,9 +68,7 @@ class ProseFenceReader:
                     source.rewind()
                     return
                 if self.lexer.is_tag(label) and kind == "code":
-                    if (yield from self._closed_block(char, length)):
-                        return
-                    self.promote = True
+                    self.promote = not (yield from self._closed_block(char, length))
                     return
                 emitter.verbatim(source.take())
                 if kind == "quote":
@@ -369,7 +367,7 @@ class CallFenceReader:
             if not line_start or end < 0 or len(words) > _MAX_LINE or FENCES & set(words):
                 return False
             source.pos = end
-            named = _TEXT_TOOL.fullmatch(words) if glued else _TEXT_TOOL.fullmatch(f" {words}")
+            named = _TEXT_TOOL.fullmatch(words if glued else f" {words}")
             name = self._rules.offered(named[1]) if named else None
             if name is not None and self._rules.text_parameter(name) is not None and not self.emitter.in_blockquote:
                 self._text_tool = name

@@ -74,17 +74,17 @@ class ProgramReader:
         """Read a statement that calls no tool; return False if it is not of a kind that may be skipped. Raises NoMatch."""
         source = self.source
         head = yield from self._head()
-        assigned_name = _TARGET.match(head)
-        if not (assigned_name or _PRINT.match(head) or _IMPORT.match(head)):
+        assignment = _TARGET.match(head)
+        if not (assignment or _PRINT.match(head) or _IMPORT.match(head)):
             return False
         begin = source.offset
         text = yield from self._text()
         if any(self._offered(name) for name in _CALLED.findall(text)):
             return False
-        if assigned_name:
-            name, item, operator = assigned_name.groups()
+        if assignment:
+            name, item, operator = assignment.groups()
             is_plain = not item and not operator
-            self.variables[name] = (yield from self._literal(begin + assigned_name.end(), source.offset)) if is_plain else None
+            self.variables[name] = (yield from self._literal(begin + assignment.end(), source.offset)) if is_plain else None
         return True
 
     def _literal(self, begin: int, end: int) -> Steps[PythonValue | None]:
@@ -499,7 +499,7 @@ class InlineLists(Reader):
         self._clear_name()
         cut = False
         try:
-            yield from self._python.several()
+            yield from self._python.read_list()
         except NoMatch:
             return False
         except Truncated:

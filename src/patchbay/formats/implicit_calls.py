@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from patchbay.formats.codecs.json import CallReader, emit_call_text
-from patchbay.formats.codecs.python import PythonCalls, has_ended
+from patchbay.formats.codecs.python import TOOL_NAME, PythonCalls, has_ended
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import BufferedCalls, CallSink
 from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set, whole_text
@@ -24,7 +24,6 @@ from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_text import NAME
 from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
 
-_NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _INDEX = re.compile(r":\d{0,9}$")
 _SEPARATORS = marker_set(("[ARGS]", "<|tool_call_argument_begin|>"))
 _MAX_NAME = 256
@@ -72,7 +71,7 @@ class GluedCalls(Reader):
         """Read a name and the index behind it; return the name."""
         source = self.source
         while True:
-            found = _NAME.match(source.buf, source.pos)
+            found = TOOL_NAME.match(source.buf, source.pos)
             if found is None:
                 raise NoMatch
             name = _INDEX.sub("", found.group())
@@ -183,7 +182,7 @@ class MixedLists(Reader):
     def _quoted_name(self, begin: int, quote: str) -> Steps[int]:
         """Read the rest of ``'f'(a=1)`` and return 1, or return 0 if a call stands in the quotes; raises NoMatch otherwise."""
         source = self.source
-        word = yield from self._python.word()
+        word = yield from self._python.read_any_name()
         if not word or (yield from source.peek()) != quote:
             source.rewind_to(begin)
             if (yield from source.peek()) == "[":
@@ -276,12 +275,12 @@ class MixedLists(Reader):
                 source.rewind_to(begin)
             self._buffered.skip_text(str((yield from self._values.value()).text))
             return 0, ""
-        word = yield from self._python.word()
+        word = yield from self._python.read_any_name()
         name = self.rules.offered(word) if word else None
         if name is not None and (yield from self.source.space(" ")) in (",", "]"):
             return 0, name
         source.rewind_to(begin)
-        return (yield from self._python.one()), ""
+        return (yield from self._python.read_call()), ""
 
     def _key(self) -> Steps[str]:
         """Read ``key=``, ``'key':`` or ``'key=``; return "" with nothing read for anything else."""
@@ -290,7 +289,7 @@ class MixedLists(Reader):
         quote = yield from source.peek()
         if quote in ("'", '"'):
             source.pos += 1
-        word = yield from self._python.word()
+        word = yield from self._python.read_any_name()
         if word and quote in ("'", '"') and (yield from source.peek()) == quote:
             source.pos += 1
             if (yield from self.source.space(" ")) == ":":
@@ -309,7 +308,7 @@ class MixedLists(Reader):
         begin = source.offset
         source.pos += 1
         char = yield from source.peek()
-        word = "" if char == "(" else (yield from self._python.word())
+        word = "" if char == "(" else (yield from self._python.read_any_name())
         if char == "(" or (word and (yield from source.peek()) == "="):
             source.rewind_to(begin)
             value = yield from self._values.value()
@@ -344,7 +343,7 @@ class MixedLists(Reader):
         source.pos += 1
         try:
             while True:
-                yield from self._python.one()
+                yield from self._python.read_call()
                 char = yield from self.source.space(_BLANKS)
                 if char == quote:
                     source.pos += 1
@@ -363,7 +362,7 @@ class MixedLists(Reader):
         del self._buffered.items[before:]
         source.rewind_to(begin)
         source.pos += 1
-        word = yield from self._python.word()
+        word = yield from self._python.read_any_name()
         if word and (yield from source.peek()) == quote:
             source.pos += 1
             return word
@@ -382,7 +381,7 @@ class MixedLists(Reader):
         calls = PythonCalls(self.context, inner, self._buffered, self.rules.offered)
         objects = CallReader(inner, JsonReader(inner, note), self._buffered, self.rules, note=note)
         objects.strict, objects.resolve = True, self.rules.offered
-        read = {"[": calls.several, "{": objects.read}.get(inner.buf[:1], calls.one)
+        read = {"[": calls.read_list, "{": objects.read}.get(inner.buf[:1], calls.read_call)
         try:
             for _ in read():
                 pass
@@ -463,7 +462,7 @@ class ImplicitCalls:
         if char == "{":
             codecs = (self._object,)
         elif char == "[":
-            codecs = (self._object, self.python.several, *(() if self.python.variables else (self._mixed.read,)))
+            codecs = (self._object, self.python.read_list, *(() if self.python.variables else (self._mixed.read,)))
         elif char in ('"', "'"):
             codecs = (self._mixed.string,)
         elif char == "(":
@@ -491,7 +490,7 @@ class ImplicitCalls:
 
     def _statement(self) -> Steps[int]:
         """Read ``f(...)`` that fills its statement."""
-        emitted = yield from self.python.one()
+        emitted = yield from self.python.read_call()
         yield from self.python.skip_subscript()
         char = yield from self.source.space(" \t")
         if char and char not in _STATEMENT_ENDS:

@@ -271,7 +271,7 @@ class NexusAtStart(_Opening):
             end = source.offset
             yield from self.source.space(" \t\r\n;,")
             try:
-                emitted += yield from self._python.one()
+                emitted += yield from self._python.read_call()
             except (NoMatch, Truncated) as signal:
                 if isinstance(signal, Truncated) and (self.calls.name or not emitted):
                     raise

@@ -15,7 +15,7 @@ from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import PythonValue, arguments_json, substitute
 
-NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
+TOOL_NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _BLANKS = " \t\r\n"
 _MAX_NAME = 256
 
@@ -50,10 +50,10 @@ class PythonCalls(Reader):
         self._values.stops = self._json.stops
         char = yield from self.source.peek()
         if char == "[":
-            return (yield from self.several())
+            return (yield from self.read_list())
         self.name = ""
         try:
-            return (yield from self.one())
+            return (yield from self.read_call())
         except Truncated:
             if self.name or wrapper.closers or not wrapper.separators:
                 raise
@@ -64,7 +64,7 @@ class PythonCalls(Reader):
         source = self.source
         begin = source.offset
         while True:
-            found = NAME.match(source.buf, source.pos)
+            found = TOOL_NAME.match(source.buf, source.pos)
             if found is None:
                 if source.pos < len(source.buf) or source.ended:
                     raise NoMatch
@@ -86,7 +86,7 @@ class PythonCalls(Reader):
             raise NoMatch
         return name
 
-    def one(self) -> Steps[int]:
+    def read_call(self) -> Steps[int]:
         """Read ``f(...)`` and return 1."""
         yield from self.read_arguments((yield from self.read_name()))
         return 1
@@ -107,7 +107,7 @@ class PythonCalls(Reader):
         self.sink.start(name).append(arguments)
         self.sink.end()
 
-    def several(self) -> Steps[int]:
+    def read_list(self) -> Steps[int]:
         """Read ``[f(...), g(...)]``; return the number of calls in it, at least one."""
         source = self.source
         source.pos += 1
@@ -130,7 +130,7 @@ class PythonCalls(Reader):
             else:
                 begin = source.offset
                 try:
-                    emitted += yield from self.one()
+                    emitted += yield from self.read_call()
                     yield from self.skip_subscript()
                     continue
                 except NoMatch:
@@ -155,19 +155,18 @@ class PythonCalls(Reader):
         while (yield from source.peek()) == ".":
             source.pos += 1
         if source.offset == begin:
-            found = yield from self.word()
+            found = yield from self.read_any_name()
             if not found or (yield from self.source.space(" \t")) != "(":
                 raise NoMatch
             yield from self._values.arguments()
         return source.since(begin)
 
-    def word(self) -> Steps[str]:
+    def read_any_name(self) -> Steps[str]:
         """Read a name of any kind."""
         source = self.source
         yield from source.peek()
-        yield from source.peek()
         while True:
-            found = NAME.match(source.buf, source.pos)
+            found = TOOL_NAME.match(source.buf, source.pos)
             if found is None or has_ended(source, found.end()) or len(found.group()) > _MAX_NAME:
                 break
             yield
