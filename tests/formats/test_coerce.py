@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.formats.values.coerce import coerce, decoded
+from patchbay.formats.values.coerce import Expected, coerce, decoded_to
 from patchbay.formats.values.json_strict import json_string
 
 STRING = {"type": "string"}
@@ -300,7 +300,7 @@ def test_a_string_in_a_string_is_opened_a_few_times_only() -> None:
     ],
 )
 def test_json_in_a_json_string_is_decoded_once_and_only_where_no_string_may_stand(expected: str, text: str, schema: Any) -> None:
-    assert expected == decoded(text, schema, schema)
+    assert expected == decoded_to(text, Expected((schema,), schema))
 
 
 # For every text and every schema
@@ -346,8 +346,8 @@ def test_any_text_under_any_schema_is_valid_json(text: str, schema: Any, root: A
 
 @given(VALUES.map(json.dumps), SCHEMAS)
 def test_decoding_twice_gives_valid_json(text: str, schema: Any) -> None:
-    strict(decoded(text, schema, schema))
-    strict(decoded(json.dumps(text), schema, schema))
+    strict(decoded_to(text, Expected((schema,), schema)))
+    strict(decoded_to(json.dumps(text), Expected((schema,), schema)))
 
 
 @given(CONTAINERS, st.sampled_from([None, 1, "\t"]), st.booleans())
@@ -371,7 +371,7 @@ def test_scalar_of_the_declared_type_is_unchanged(value: Any) -> None:
 @given(CONTAINERS)
 def test_a_container_that_was_encoded_twice_is_decoded(value: Any) -> None:
     text = json.dumps(value)
-    assert text == decoded(json.dumps(text), {"type": ["object", "array"]}, {})
+    assert text == decoded_to(json.dumps(text), Expected(({"type": ["object", "array"]},), {}))
 
 
 # Hostile texts

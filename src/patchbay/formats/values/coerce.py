@@ -385,14 +385,6 @@ def coerce(text: str, schema: Any, root: Any) -> str:
     return typed(text, Expected((schema,), root))
 
 
-def decoded(json_text: str, schema: Any, root: Any) -> str:
-    """Return the object or array in a JSON string if ``schema``, a part of ``root``, wants that and no string.
-
-    Otherwise return ``json_text``.
-    """
-    return decoded_to(json_text, Expected((schema,), root))
-
-
 def typed(text: str, expected: Expected) -> str:
     """``coerce`` for known expectations: convert to the first expected type that fits, else to a string."""
     value = _read(text, expected, MAX_DEPTH, 0) if expected.types != {"string"} else None
@@ -400,7 +392,10 @@ def typed(text: str, expected: Expected) -> str:
 
 
 def decoded_to(json_text: str, expected: Expected) -> str:
-    """``decoded`` for known expectations. The inside of the value is not converted: its types are the model's own."""
+    """Return the value inside a JSON string if it is of an expected type other than string, else ``json_text`` unchanged.
+
+    The inside of the value is not converted: its types are the model's own.
+    """
     text = _string_value(json_text.strip()) if "string" not in expected.types else None
     if text is None:
         return json_text
