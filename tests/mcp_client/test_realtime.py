@@ -13,7 +13,6 @@ from patchbay.mcp import McpHost, McpServer
 from patchbay.mcp.config import ServersFile
 from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, FakeRealtime, Quote
-from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, playing
 from realtime.server.rig import serving
@@ -22,11 +21,9 @@ PROVIDERS = [FakeOpenAI, FakeGemini]
 
 
 @asynccontextmanager
-async def realtime_session(server: McpServer, fake: FakeRealtime, *more: ToolDefinition) -> AsyncIterator[Played]:
+async def realtime_session(server: McpServer, fake: FakeRealtime) -> AsyncIterator[Played]:
     """A realtime session with the tools of the server, which follows their changes."""
     manager = LLMSessionManager()
-    for tool in more:
-        manager.register_tool(tool)
     host = McpHost([server], manager.registry, on_change=lambda _: manager.sync_later())
     try:
         await host.start()
@@ -70,21 +67,6 @@ async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(http_se
             await played.until(lambda: "It says " in played.text)
             assert "later" == played.of(ToolResultEvent)[-1].execution.content
             assert [] == played.of(ErrorEvent)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_among_many_tools_those_of_the_server_are_found_by_search(http_server, provider):
-    many = [ToolDefinition(f"other_{number}", "Something else.", handler=lambda _: "other") for number in range(41)]
-    search = Call("tool_search", {"query": "add two integers"})
-    with provider([search, "Found.", Call("mcp__sdk__add", {"a": 1, "b": 2}), Quote("Sum: ")]) as fake:
-        async with realtime_session(http_server, fake, *many) as played:
-            assert "tool_search" in fake.tools
-            assert "mcp__sdk__add" not in fake.tools
-            await played.session.send_text("Add.")
-            await played.until(lambda: "mcp__sdk__add" in fake.tools and "Found." in played.text)
-            await played.session.send_text("Now.")
-            await played.until(lambda: "Sum: " in played.text)
-            assert {"total": 3} == played.of(ToolResultEvent)[-1].execution.value
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -19,7 +19,6 @@ from patchbay.plugins.protocol import (
     Begun,
     Bootstrap,
     CancelRun,
-    ConfigUpdate,
     Crash,
     Freeze,
     LlmToolRegister,
@@ -236,37 +235,6 @@ async def test_dynamic_tools_are_announced_and_states_reach_the_plugin(tmp_path)
         assert (await host.call("drop", arguments={"name": "late"}))["output"]
         assert tool.registration == (await host.expect(LlmToolUnregister)).registration
         assert "TOOL_NOT_REGISTERED" == (await host.call("late"))["error"]
-
-
-async def test_freeze_unfreeze_and_a_changed_file_reach_the_plugin(tmp_path):
-    folder = plugin_of(
-        tmp_path,
-        """
-        @lifecycle(id="config_change")
-        async def changed(self, config, previous):
-            return [previous["own.units"], config["own.units"]]
-
-        @llm_tool
-        def units(self):
-            return self.config["own.units"]
-        """,
-        '[own]\nunits = "C"\n',
-    )
-    async with RigHost(folder) as host:
-        await host.register()
-        assert "C" == (await host.call("units"))["output"]
-        host.send(Freeze(req_id="f"))
-        assert (await host.result("f")).success
-        assert "PLUGIN_NOT_RUNNING" == (await host.call("units"))["error"]
-        toml = folder / "plugin.toml"
-        toml.write_text(toml.read_text().replace('"C"', '"F"'))
-        host.send(ConfigUpdate(req_id="c"))
-        assert ["C", "F"] == (await host.answer("c"))["output"]
-        host.send(ConfigUpdate(req_id="d", config={"own": {"units": "K"}}))
-        assert ["F", "K"] == (await host.answer("d"))["output"]
-        toml.write_text("[plugin")
-        host.send(ConfigUpdate(req_id="e"))
-        assert "ConfigurationError" == (await host.result("e")).error
 
 
 async def test_oversized_result_is_an_error_and_the_plugin_continues(tmp_path):
