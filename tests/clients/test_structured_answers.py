@@ -19,6 +19,11 @@ from structured import BLOCK, QUESTION, RESPONSE_FORMAT, RESULT, TOOL, Kind, Wea
 KINDS: tuple[Kind, ...] = ("takes", "refuses", "apart", "enforces", "ignores")
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "stream"])
+def streamed(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 class Weather(pydantic.BaseModel):
     city: str
     degrees: int
@@ -41,7 +46,6 @@ def ask(client: openai.OpenAI, messages: list[Any], *, streamed: bool, **fields:
         return stream.get_final_completion().choices[0]
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_calls_its_tool_and_its_answer_is_of_the_type(kind: Kind, streamed: bool) -> None:
     with asking(WeatherModel(kind)) as (client, upstream):
@@ -67,7 +71,6 @@ def test_the_model_calls_its_tool_and_its_answer_is_of_the_type(kind: Kind, stre
         assert "labelled tool_call" not in json.dumps(learnt[2])
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_answer_that_fits_the_schema_is_not_requested_again(streamed: bool) -> None:
     script = ['Hm.\n```json\n{"city": "Rome", "degrees": 21}\n```', '\n{"city": "Rome", "degrees": 21}']
     with asking(script[1:], tools="text") as (client, upstream):
@@ -81,7 +84,6 @@ def test_answer_that_fits_the_schema_is_not_requested_again(streamed: bool) -> N
         assert ("Hm." in upstream.chats[1].json["messages"][-2]["content"], 2) == (True, len(upstream.chats))
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("around", ["Here you are:\n```json\n{}\n```\nEnjoy!", "The answer is {}.", "Sure [1]:\n```\n{}\n```"])
 def test_words_around_requested_json_are_dropped(around: str, streamed: bool) -> None:
     answer = '{\n  "city": "Rome",\n  "degrees": 21\n}'
@@ -90,7 +92,6 @@ def test_words_around_requested_json_are_dropped(around: str, streamed: bool) ->
         assert (answer, Weather(city="Rome", degrees=21), 2) == (last.content, last.parsed, len(upstream.chats))
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_model_without_an_answer_is_a_final_error(streamed: bool) -> None:
     with asking(WeatherModel("ignores", stubborn=True), tools="text", choice_rounds=1) as (client, upstream):
         messages = [QUESTION, {"role": "user", "content": RESULT}]
@@ -100,7 +101,6 @@ def test_model_without_an_answer_is_a_final_error(streamed: bool) -> None:
         assert "does not fit: it is not JSON" in upstream.chats[-1].json["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_model_gets_the_validation_error_of_its_answer(streamed: bool) -> None:
     script = ['{"city": "Rome"}', '{"city": "Rome", "degrees": "warm"}', '{"city": "Rome", "degrees": 21}']
     with asking(script, tools="text") as (client, upstream):
@@ -108,7 +108,6 @@ def test_model_gets_the_validation_error_of_its_answer(streamed: bool) -> None:
         assert "/degrees must be integer" in upstream.chats[-1].json["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_answer_that_looks_like_a_call_is_text_without_tools(streamed: bool) -> None:
     class Named(pydantic.BaseModel):
         name: str
@@ -125,21 +124,18 @@ def test_answer_that_looks_like_a_call_is_text_without_tools(streamed: bool) -> 
             assert answer == "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_where_no_tool_may_be_called_the_schema_is_enforced_at_once(streamed: bool) -> None:
     with asking(WeatherModel("enforces"), tools="text") as (client, upstream):
         last = ask(client, [QUESTION], streamed=streamed, tool_choice="none")
         assert (Weather(city="Rome", degrees=0), 1) == (last.message.parsed, len(upstream.chats))
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_a_demanded_call_is_met_though_the_server_enforces_the_schema(streamed: bool) -> None:
     with asking(WeatherModel("enforces"), tools="text") as (client, upstream):
         first = ask(client, [QUESTION], streamed=streamed, tool_choice="required")
         assert (["get_degrees"], 1) == ([call.function.name for call in first.message.tool_calls], len(upstream.chats))
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_any_json_object_is_accepted_without_a_schema(streamed: bool) -> None:
     with asking(["Rome is warm.", "[21]", '{"degrees": 21}'], tools="text") as (client, upstream):
         request = {"model": "m", "messages": [QUESTION], "tools": [TOOL], "response_format": {"type": "json_object"}}

@@ -27,20 +27,9 @@ WROTE = "I look.\n<bash>\nls -la\n</bash>"
 
 @contextmanager
 def by_proxy(upstream: ScriptedUpstream) -> Iterator[openai.OpenAI]:
-    command = [
-        sys.executable,
-        "-m",
-        "patchbay",
-        "proxy",
-        "--port",
-        "0",
-        "--upstream",
-        upstream.url,
-        "--xml-tool",
-        "bash=run_shell",
-    ]
+    flags = ["--port", "0", "--upstream", upstream.url, "--xml-tool", "bash=run_shell"]
     with (
-        listening(command, name="patchbay proxy", timeout=60) as child,
+        listening([sys.executable, "-m", "patchbay", "proxy", *flags], name="patchbay proxy", timeout=60) as child,
         openai.OpenAI(base_url=child.url, api_key="-", max_retries=0) as client,
     ):
         yield client

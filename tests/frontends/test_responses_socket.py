@@ -340,19 +340,8 @@ def test_a_connection_ends_at_its_age_limit_after_the_running_response(upstream:
 def test_a_stopping_server_finishes_running_responses_within_the_drain_timeout(
     seconds: int, upstream: Upstream, model: Model
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "patchbay",
-        "proxy",
-        "--upstream",
-        upstream.url,
-        "--port",
-        "0",
-        "--drain-timeout",
-        str(seconds),
-    ]
-    with listening(command, name="patchbay proxy") as child:
+    flags = ["--upstream", upstream.url, "--port", "0", "--drain-timeout", str(seconds)]
+    with listening([sys.executable, "-m", "patchbay", "proxy", *flags], name="patchbay proxy") as child:
         port = urlsplit(child.url).port
         assert port is not None
         with opened(port) as idle, opened(port) as busy:

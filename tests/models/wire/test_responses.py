@@ -17,13 +17,36 @@ from support.scripted_server import SharedUpstream, chunk
 Connect = Callable[..., openai.OpenAI]
 
 CUT = 'Sure.\n```tool_call\n{"name": "get_weather", "arguments": {"city":"Ro'
+UNREADABLE = 'Hello\n```tool_call\n{"name": a}\n```\nBye'
+WRITTEN = '{"n": 12345678901234567890, "f":1.0, "e":1e400, "b":1,"10":2,"2":3, "u":"caf\u00e9 \\u00e9 \U0001f600"}'
+SPACES = "    indented = 1\n\n  more  \n\n"
+DEEP = '{"v": ' + "[" * 5000 + "]" * 5000 + "}"
+WEATHER = ("get_weather", '{"city": "Rome"}')
+READINGS: dict[str, tuple[Text, str, list[tuple[str, str]], str]] = {
+    "an unreadable block": (Text(UNREADABLE), UNREADABLE, [], "stop"),
+    "a call": (Text(f"Sure.\n{block(ROME)}", finish_reason="stop"), "Sure.", [WEATHER], "tool_calls"),
+    "two calls": (Text(f"Sure.\n{block(ROME)}\n{block(ROME)}\n"), "Sure.", [WEATHER] * 2, "tool_calls"),
+    "arguments as they are written": (
+        Text(f'```tool_call\n{{"name": "set_opts", "arguments": {WRITTEN}}}\n```'), "", [("set_opts", WRITTEN)], "tool_calls"
+    ),
+    "deeply nested arguments": (
+        Text(block(f'{{"name": "set_opts", "arguments": {DEEP}}}'), piece=1000), "", [("set_opts", DEEP)], "tool_calls"
+    ),
+    "white space": (Text(SPACES), SPACES, [], "stop"),
+    **{f"the reason {reason}": (Text("Once", finish_reason=reason), "Once", [], reason) for reason in ("length", "content_filter")},
+}  # fmt: skip
 
 
-def test_unreadable_block_is_text(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    text = 'Hello\n```tool_call\n{"name": a}\n```\nBye'
-    upstream.on(model, text)
+@pytest.mark.parametrize("reading", READINGS)
+def test_text_calls_and_finish_reason_are_read(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reading: str
+) -> None:
+    written, content, calls, reason = READINGS[reading]
+    upstream.on(model, written)
     answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert (text, [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
+    shown = answer.first.content or ""
+    assert (content, calls, reason) == (shown.strip() if calls else shown, answer.first.calls, answer.first.finish_reason)
+    assert len(calls) == len(set(answer.first.ids)) == sum(map(bool, answer.first.ids))
 
 
 @pytest.mark.parametrize("reason", ["length", "stop"])
@@ -32,32 +55,7 @@ def test_truncated_call_finishes_with_length(
 ) -> None:
     upstream.on(model, Text(CUT, finish_reason=reason))
     answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert "length" == answer.first.finish_reason
-    assert ["Sure."] == words(answer.first.content)
-
-
-@pytest.mark.parametrize("reason", ["length", "content_filter", "stop"])
-def test_finish_reason_of_the_upstream_is_kept(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reason: str
-) -> None:
-    upstream.on(model, Text("Once upon a time", finish_reason=reason))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert ("Once upon a time", reason) == (answer.first.content, answer.first.finish_reason)
-
-
-def test_complete_call_finishes_with_tool_calls(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, Text(f"Sure.\n{block(ROME)}", finish_reason="stop"))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert "tool_calls" == answer.first.finish_reason
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    assert answer.first.ids[0]
-
-
-def test_arguments_are_sent_as_the_model_wrote_them(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    written = '{"n": 12345678901234567890, "f":1.0, "e":1e400, "b":1,"10":2,"2":3, "u":"caf\u00e9 \\u00e9 \U0001f600"}'
-    upstream.on(model, f'```tool_call\n{{"name": "set_opts", "arguments": {written}}}\n```')
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert [("set_opts", written)] == answer.first.calls
+    assert ("length", ["Sure."]) == (answer.first.finish_reason, words(answer.first.content))
 
 
 NATIVE = {"id": "call_native1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
@@ -185,13 +183,6 @@ def test_each_of_two_choices_has_its_call(connect: Connect, upstream: SharedUpst
         assert "tool_calls" == choice.finish_reason
 
 
-def test_deeply_nested_arguments_are_sent(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    deep = '{"v": ' + "[" * 5000 + "]" * 5000 + "}"
-    upstream.on(model, Text(block(f'{{"name": "set_opts", "arguments": {deep}}}'), piece=1000))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert [("set_opts", deep)] == answer.first.calls
-
-
 def test_deeply_nested_arguments_and_results_of_the_history_are_sent_to_the_model(
     connect: Connect, upstream: SharedUpstream, model: str
 ) -> None:
@@ -223,12 +214,6 @@ def test_configured_tag_is_prompted_and_recognised(
         answer = chat(client, model, stream=stream, tools=TOOLS)
     assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
     assert f"```{tag}" in upstream.seen[model][0].json["messages"][0]["content"]
-
-
-def test_white_space_of_prose_is_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    text = "    indented = 1\n\n  more  \n\n"
-    upstream.on(model, text)
-    assert text == chat(connect(), model, stream=stream, tools=TOOLS).first.content
 
 
 @pytest.mark.parametrize("mode", ["text", "auto"])

@@ -27,16 +27,22 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-def test_parallel_tool_calls_false_gives_one_call(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, f"Sure.\n{block(ROME)}\n{block(OSLO)}\n")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, parallel_tool_calls=False)
-    assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-
-
-def test_parallel_calls_are_kept_by_default(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, f"Sure.\n{block(ROME)}\n{block(OSLO)}\n")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert ["get_weather", "get_weather"] == [name for name, _ in answer.first.calls]
+@pytest.mark.parametrize(
+    ("options", "texts", "calls"),
+    [
+        ({"parallel_tool_calls": False}, [f"Sure.\n{block(ROME)}\n{block(OSLO)}\n"], WEATHER_CALL),
+        ({"tool_choice": "none"}, ["It is sunny."], []),
+        ({"tool_choice": "none"}, [block(ROME), "It is sunny."], []),
+    ],
+    ids=["one call at a time", "none", "a call despite none"],
+)
+def test_response_has_the_calls_that_the_request_allows(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, options: Any, texts: list[str], calls: Any
+) -> None:
+    upstream.on(model, *texts)
+    answer = chat(connect(), model, stream=stream, tools=TOOLS, **options)
+    assert (calls, "tool_calls" if calls else "stop") == (answer.first.calls, answer.first.finish_reason)
+    assert (answer.first.content or "").strip() == ("Sure." if calls else "It is sunny.")
 
 
 @pytest.mark.parametrize(
@@ -88,18 +94,6 @@ def test_upstream_failure_is_retried_by_the_client(connect: Connect, upstream: S
     assert WEATHER_CALL == answer.first.calls
 
 
-def test_tool_choice_none_gives_text(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, "It is sunny.")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice="none")
-    assert ("It is sunny.", [], "stop") == (answer.first.content, answer.first.calls, answer.first.finish_reason)
-
-
-def test_call_despite_tool_choice_none_is_discarded(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, block(ROME), "It is sunny.")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice="none")
-    assert ([], "stop") == (answer.first.calls, answer.first.finish_reason)
-
-
 def test_legacy_functions_are_supported(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
     upstream.on(model, block(ROME))
     functions = [tool["function"] for tool in TOOLS]
@@ -144,43 +138,31 @@ def test_function_call_of_the_history_is_sent_to_the_model(connect: Connect, ups
 BAD = block('{"name": "get_weather", "arguments": {"town": "Rome"}}')
 
 
-def test_invalid_arguments_are_retried_with_repair_rounds(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
+@pytest.mark.parametrize(
+    ("options", "texts", "arguments", "requests"),
+    [
+        ({"repair_rounds": 1}, [BAD, block(ROME)], '{"city": "Rome"}', 2),
+        ({"repair_rounds": 1}, [BAD], '{"town": "Rome"}', 2),
+        ({}, [BAD], '{"town": "Rome"}', 1),
+    ],
+    ids=["repaired", "not repaired", "by default"],
+)
+def test_invalid_arguments_are_retried_in_repair_rounds_only(
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, options: Any, texts: Any, arguments: str, requests: int
 ) -> None:
-    upstream.on(model, BAD, block(ROME))
-    answer = chat(connect(repair_rounds=1), model, stream=stream, tools=TOOLS)
-    assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-    assert 2 == len(upstream.seen[model])
-    assert "city" in upstream.seen[model][1].prompt()
+    upstream.on(model, *texts)
+    answer = chat(connect(**options), model, stream=stream, tools=TOOLS)
+    assert ([("get_weather", arguments)], "tool_calls") == (answer.first.calls, answer.first.finish_reason)
+    assert requests == len(upstream.seen[model])
+    assert "'city'" in upstream.seen[model][-1].prompt() or requests == 1
 
 
-def test_invalid_arguments_are_sent_after_the_last_repair_round(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
-) -> None:
-    upstream.on(model, BAD)
-    answer = chat(connect(repair_rounds=1), model, stream=stream, tools=TOOLS)
-    assert [("get_weather", '{"town": "Rome"}')] == answer.first.calls
-    assert 2 == len(upstream.seen[model])
-
-
-def test_invalid_arguments_are_not_retried_by_default(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
-) -> None:
-    upstream.on(model, BAD)
-    chat(connect(), model, stream=stream, tools=TOOLS)
-    assert 1 == len(upstream.seen[model])
-
-
-@pytest.mark.parametrize("refusal", ["400", "ignore"])
+@pytest.mark.parametrize("refuses", [True, False], ids=["400", "ignore"])
 def test_auto_mode_serves_a_model_without_native_tools(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, refusal: str
+    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, refuses: bool
 ) -> None:
-    if refusal == "400":
-        upstream.on(model, error(400, f"{model} does not support tools", kind="invalid_request_error"), block(ROME))
-        answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
-        assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-        assert "tools" not in upstream.seen[model][-1].json
-    else:
-        upstream.on(model, block(ROME))
-        answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
-        assert WEATHER_CALL == answer.first.calls
+    refusal = [error(400, f"{model} does not support tools", kind="invalid_request_error")] if refuses else []
+    upstream.on(model, *refusal, block(ROME))
+    answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
+    assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
+    assert not refuses or "tools" not in upstream.seen[model][-1].json
