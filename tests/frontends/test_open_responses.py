@@ -127,15 +127,9 @@ def checked(response: dict[str, Any]) -> dict[str, Any]:
     """A response that has all that OpenAI's description requires, and each field that it knows and clients read."""
     Response.model_validate(response)
     known = {
-        "background",
-        "completed_at",
-        "max_output_tokens",
-        "previous_response_id",
-        "prompt_cache_key",
-        "reasoning",
-        "safety_identifier",
-    }
-    known |= {"frequency_penalty", "presence_penalty", "service_tier", "store", "top_logprobs", "truncation", "usage", "user"}
+        "background", "completed_at", "frequency_penalty", "max_output_tokens", "presence_penalty", "previous_response_id",
+        "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "top_logprobs", "truncation", "usage", "user",
+    }  # fmt: skip
     assert known <= set(response)
     assert {"effort", "summary"} <= set(response["reasoning"])
     assert "type" in response["text"]["format"]

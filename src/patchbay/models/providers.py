@@ -113,8 +113,12 @@ def _omit(fields: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
 
 def system_for_developer(body: Body) -> Body:
     """Replace the role "developer" of OpenAI's newer models by "system"."""
-    messages = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in body["messages"]]
-    return {**body, "messages": messages}
+    return {**body, "messages": developer_as_system(body["messages"])}
+
+
+def developer_as_system(messages: Sequence[Message]) -> list[Message]:
+    """Replace the role "developer" by "system"; other messages stay the same objects."""
+    return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
 
 
 def renamed(body: Body, old: str, new: str) -> Body:

@@ -23,6 +23,7 @@ from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import AnswerFormat, Policy, read_answer_format, read_policy
+from patchbay.models.providers import developer_as_system
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
 from patchbay.types import Message, ToolSpec, read_specs
@@ -166,7 +167,7 @@ def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
     Instructions as text of the user are put between tags that no other user message, and no tool result in one, can write.
     """
     if roles is Roles.NO_DEVELOPER:
-        return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
+        return developer_as_system(messages)
     at = [index for index, message in enumerate(messages) if message.get("role") in INSTRUCTION_ROLES]
     if roles is Roles.ALL or not at:
         return list(messages)

@@ -282,7 +282,7 @@ def test_unreadable_gemini_answer_is_requested_again_and_counted_in_usage(stream
     assert Usage(14, 6, 20) == end.usage
 
 
-@pytest.mark.parametrize(("reason", "requests"), [("MALFORMED_FUNCTION_CALL", 3), ("MISSING_THOUGHT_SIGNATURE", 1)])
+@pytest.mark.parametrize(("reason", "requests"), [("MALFORMED_FUNCTION_CALL", 3), ("MISSING_THOUGHT_SIGNATURE", 1), ("OTHER", 1)])
 def test_failed_answer_is_an_error_with_its_finish_reason(reason: str, requests: int, stream: bool) -> None:
     with GeminiServer(lambda _: response(finish=reason)) as server:
         model = model_at(server)
@@ -302,16 +302,6 @@ def test_a_blocked_prompt_and_a_blocked_answer_are_filtered(stream: bool) -> Non
         ends = run(model, three())
     assert ["content_filter", "content_filter", "length"] == [end.finish_reason for end in ends]
     assert ["The prompt was blocked: SAFETY.", None, "It"] == [end.reply.content for end in ends]
-
-
-def test_the_servers_errors_are_ours(stream: bool) -> None:
-    with GeminiServer([error(429, "Quota exceeded.", "RESOURCE_EXHAUSTED"), response(finish="OTHER")]) as server:
-        model = model_at(server)
-        with pytest.raises(UpstreamError, match="Quota exceeded") as caught:
-            run(model, reply_of(model, [QUESTION], stream=stream))
-        assert 429 == caught.value.upstream_status
-        with pytest.raises(UpstreamError):
-            run(model, reply_of(model, [QUESTION], stream=stream))
 
 
 def test_silent_server_is_a_timeout_error() -> None:

@@ -143,8 +143,7 @@ def test_provider_without_a_key_names_its_variables(provider: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "where"),
-    [("ZHIPUAI_API_KEY", "https://open.bigmodel.cn/api/paas/v4/"), ("ZAI_API_KEY", "https://api.z.ai/api/paas/v4/")],
+    ("variable", "where"), [("ZHIPUAI_API_KEY", "https://open.bigmodel.cn/"), ("ZAI_API_KEY", "https://api.z.ai/")]
 )
 def test_key_selects_its_endpoint(variable: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "k")
