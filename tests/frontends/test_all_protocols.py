@@ -246,10 +246,3 @@ async def test_stream_split_anywhere_gives_the_same_answer(name):
     whole = await answer(PROTOCOLS[name], case, native=False, stream=True)
     for cut in range(1, 1500, 7):
         assert whole == await answer(PROTOCOLS[name], case, native=False, stream=True, cut=cut)
-
-
-@pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
-def test_the_prompt_of_a_conversation_is_byte_stable(name):
-    """The same request gives the same upstream body."""
-    case = Case("one call", calls=1)
-    assert PROTOCOLS[name].request(case, stream=True)[0] == PROTOCOLS[name].request(case, stream=True)[0]

@@ -65,17 +65,6 @@ def test_hermes_prompt_and_history_use_its_own_format() -> None:
     ] == rest
 
 
-def test_a_call_in_the_familys_way_is_the_clients_call() -> None:
-    body = {"model": "m", "messages": HISTORY, "tools": TOOLS}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format="hermes"), Capabilities())
-    text = render_calls("hermes", [ToolCall("", "get_time", PARIS)], "I look.")
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    out, again = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
-    assert not again
-    call = json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]
-    assert {"name": "get_time", "arguments": PARIS} == call
-
-
 def test_other_options_apply_to_a_family() -> None:
     body = sent(
         options={"system_injection": "prepend", "include_examples": False}, tool_choice="required", parallel_tool_calls=False
@@ -134,10 +123,12 @@ def test_requested_format_precedes_the_model_name(model: str) -> None:
     assert "Be brief.\n\nfenced" == taught["messages"][0]["content"]
 
 
-@pytest.mark.parametrize("name", ["hermes", "fenced", "glm45", "kimi_k2"])
-def test_model_known_by_name_is_parsed_in_any_format(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "read_as"), [("hermes", "hermes"), ("hermes", "auto"), ("fenced", "auto"), ("glm45", "auto"), ("kimi_k2", "auto")]
+)
+def test_model_is_parsed_in_the_named_format_or_any(name: str, read_as: str) -> None:
     body = {"model": "qwen2.5:7b", "messages": HISTORY, "tools": TOOLS}
-    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text"), Capabilities())
+    exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format=read_as), Capabilities())
     text = render_calls(name, [ToolCall("", "get_time", PARIS)], "I look.")
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     out, _ = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
