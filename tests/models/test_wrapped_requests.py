@@ -153,6 +153,26 @@ def test_http_client_below_keeps_its_headers_cookies_auth_hooks_redirects_and_en
     assert (True, True, 1) == (below.is_closed, client.is_closed(), len(target.requests))
 
 
+def test_x509_identity_of_the_client_is_kept():
+    """The SDK sends such requests by the HTTP client's transport, not by its ``send``."""
+    auth = pytest.importorskip("openai.auth")
+    if not hasattr(auth, "x509_workload_identity"):
+        pytest.skip("the openai package has no such identity")
+    model = {"id": "m", "object": "model", "created": 1, "owned_by": "x"}
+    token = {
+        "access_token": "t", "token_type": "Bearer", "expires_in": 3600,
+        "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    }  # fmt: skip
+
+    def serve(request: Any) -> Any:
+        return httpx2.Response(200, json=token if request.method == "POST" else {"object": "list", "data": [model]})
+
+    identity = auth.x509_workload_identity(identity_provider_id="a", service_account_id="b")
+    with httpx2.Client(transport=httpx2.MockTransport(serve)) as below:
+        client = wrap(openai.OpenAI(workload_identity=identity, http_client=below))
+        assert ["m"] == [listed.id for listed in client.models.list()]
+
+
 def test_wrapping_again_replaces_the_options():
     with served(Text("Fine.")) as (client, upstream):
         twice = wrap(wrap(client, tools="native"), tools="text")

@@ -137,8 +137,13 @@ def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capab
     library = importlib.import_module(_library(type(http_client)))
     sync = isinstance(http_client, library.Client)
     bases = (_SyncClient, library.Client) if sync else (_AsyncClient, library.AsyncClient)
-    transport = library.BaseTransport() if sync else library.AsyncBaseTransport()
-    made = type(bases[0].__name__, bases, {})(transport=transport, timeout=http_client.timeout)
+    transport = library.BaseTransport() if sync else library.AsyncBaseTransport()  # (never used)
+    made = type(bases[0].__name__, bases, {})(
+        transport=transport,
+        timeout=http_client.timeout,
+        cookies=http_client.cookies.jar,
+        event_hooks=http_client.event_hooks,
+    )
     made.inner, made.library, made.text_options, made.capabilities = http_client, library, options, capabilities
     return made
 
@@ -172,6 +177,10 @@ class _PatchbayClient:
     def build_request(self, *args: Any, **given: Any) -> Any:
         """Build a request with the headers, cookies and parameters of ``inner``."""
         return self.inner.build_request(*args, **given)
+
+    def _transport_for_url(self, url: Any) -> Any:
+        """Return the transport of ``inner``: the SDK's X.509 workload identity sends by it."""
+        return self.inner._transport_for_url(url)  # noqa: SLF001
 
     def _exchange(self, request: Any) -> Exchange | Any | None:
         """Return the exchange for a request, an error response to it, or None for any other request than of chat completions."""
