@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import BOUND, ask, open_chat, read_until, running_upstream, serving
+from tests.server.proxy_rig import open_chat, read_until, running_upstream
 
 from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
 from patchbay.models.capabilities import Capabilities
@@ -20,6 +20,7 @@ from patchbay.models.options import TextOptions
 from patchbay.models.wire import encode
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
+from support.http_server import BOUND, ask, serving
 
 SCHEMA = {"type": "object", "properties": {}}
 GEMINI_PATH = "/v1beta/models/m:streamGenerateContent"

@@ -14,11 +14,11 @@ from typing import Any, get_args
 import pytest
 from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
-from tests.server.proxy_rig import BOUND, ask, serving
 from websockets.sync.client import connect
 
 from patchbay.proxy import create_app
 from patchbay.testing import Message, ScriptedUpstream
+from support.http_server import BOUND, ask, serving
 
 EVENTS = {get_args(each.model_fields["type"].annotation)[0]: each for each in get_args(get_args(ResponseStreamEvent)[0])}
 WEATHER = {

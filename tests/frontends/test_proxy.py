@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import google.genai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import BOUND, ManualClock, ask, open_chat, read_until, running_upstream, serving
+from tests.server.proxy_rig import ManualClock, open_chat, read_until, running_upstream
 
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
+from support.http_server import BOUND, ask, serving
 
 MESSAGES = ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]})
 RESPONSES = ("/v1/responses", {"model": "m", "input": "Hi."})

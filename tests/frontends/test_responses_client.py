@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import openai
 import pydantic
 import pytest
-from tests.server.proxy_rig import BOUND, serving
 
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
 from structured import QUESTION as WARMTH
 from structured import RESULT, TOOL, WeatherModel
 from support import two_tools
+from support.http_server import BOUND, serving
 from support.two_tools import ANSWER, SPECS, run_tool
 
 TOOLS = [

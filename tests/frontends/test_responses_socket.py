@@ -20,12 +20,13 @@ import openai
 import pytest
 from aiohttp import web
 from openai.types.responses.responses_server_event import ResponseWsError
-from tests.server.proxy_rig import BOUND, ManualClock, Upstream, ask, running_upstream, serving
+from tests.server.proxy_rig import ManualClock, Upstream, running_upstream
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from patchbay.proxy import create_app
 from patchbay.server.responses_socket import MAX_AGE, MAX_STREAM_IDS, MAX_WAITING
+from support.http_server import BOUND, ask, serving
 from support.processes import listening
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")

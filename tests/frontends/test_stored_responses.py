@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 import openai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import BOUND, ManualClock, running_upstream, serving
+from tests.server.proxy_rig import ManualClock, running_upstream
 
 from patchbay.frontends import StoredResponse
 from patchbay.proxy import create_app
 from patchbay.server.response_database import DatabaseResponses
 from patchbay.server.response_events import MAX_EVENT_BYTES, EventLog
 from patchbay.server.stored_responses import LEASE_SECONDS, RENEW_SECONDS, MemoryResponses
+from support.http_server import BOUND, serving
 
 
 async def answer(request: web.Request) -> web.StreamResponse:

@@ -1,10 +1,9 @@
-"""Real sockets for the proxy's tests: a uvicorn in a thread, a scripted upstream in a thread, and a fake exchange."""
+"""A scripted upstream in a thread, and a fake exchange, for the proxy's tests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import socket
 import threading
@@ -13,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from aiohttp import web
 
 from executor.virtual_time import ManualClockLoop
@@ -21,9 +19,7 @@ from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.exchange import Exchange
 from patchbay.proxy import ProxyApp, create_app
 from patchbay.server import ProxySettings
-
-BOUND = 30.0
-"""Seconds that any wait may take."""
+from support.http_server import BOUND
 
 
 @dataclass
@@ -144,41 +140,6 @@ class ManualClock:
         self.loop.ahead += seconds
 
 
-@contextlib.contextmanager
-def serving(app: Any, *, clock: ManualClock | None = None, sockets: bool = False) -> Iterator[int]:
-    """Run an ASGI app under uvicorn in a thread, with WebSockets or without; yields its port."""
-    ws: Any = "patchbay.server.sockets:WebSocketProtocol" if sockets else "none"
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, port=0, log_config=None, lifespan="on", ws=ws, http="httptools", proxy_headers=False, server_header=False,
-            timeout_graceful_shutdown=2, ws_max_size=getattr(app, "max_message_size", 1), ws_per_message_deflate=False,
-        )
-    )  # fmt: skip
-    up = threading.Event()
-
-    async def main() -> None:
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.005)
-        up.set()
-        await serving
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=None if clock is None else lambda: clock.loop) as runner:
-            runner.run(main())
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert up.wait(BOUND)
-    assert server.started
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(BOUND)
-        assert not thread.is_alive()
-
-
 class FakeExchange:
     """Follows the contract of models.exchange with as little meaning as can be: "upstream" becomes "exchange" in each event.
 
@@ -244,36 +205,6 @@ def make_proxy(upstream: str, *, make_exchange: Any = FakeExchange, **settings: 
     if make_exchange is None:
         return create_app(upstream, **settings)
     return ProxyApp(ProxySettings(upstream, **settings), make_exchange)
-
-
-@dataclass
-class ProxyResponse:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def message(self) -> str:
-        return self.json["error"]["message"]
-
-
-def ask(
-    port: int, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, chunked: bool = False
-) -> ProxyResponse:
-    """Make one request on a connection of its own, the path sent as it is written."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
-    try:
-        if isinstance(body, dict):
-            body = json.dumps(body).encode()
-        connection.request(method, path, body, dict(headers or {}), encode_chunked=chunked)
-        response = connection.getresponse()
-        return ProxyResponse(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
-    finally:
-        connection.close()
 
 
 def chat_body(**fields: Any) -> dict[str, Any]:

@@ -12,18 +12,9 @@ import threading
 
 import pytest
 from aiohttp import web
-from proxy_rig import (
-    BOUND,
-    ask,
-    chat_body,
-    json_answer,
-    make_proxy,
-    open_chat,
-    raw_upstream,
-    read_until,
-    running_upstream,
-    serving,
-)
+from proxy_rig import chat_body, json_answer, make_proxy, open_chat, raw_upstream, read_until, running_upstream
+
+from support.http_server import BOUND, ask, serving
 
 CHAT = "/v1/chat/completions"
 

@@ -11,19 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiohttp import web
-from proxy_rig import (
-    BOUND,
-    ManualClock,
-    ask,
-    chat_body,
-    make_proxy,
-    open_chat,
-    read_until,
-    running_upstream,
-    serving,
-)
+from proxy_rig import ManualClock, chat_body, make_proxy, open_chat, read_until, running_upstream
 
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
+from support.http_server import BOUND, ask, serving
 
 CHAT = "/v1/chat/completions"
 
@@ -295,7 +286,10 @@ def test_slow_client_is_not_an_upstream_timeout() -> None:
 
     with running_upstream(much) as upstream:
         proxy = make_proxy(upstream.url, upstream_timeout=50)
-        with serving(watched, clock=clock) as port, open_chat(port, chat_body(stream=True), receive_buffer=8192) as client:
+        with (
+            serving(watched, clock=clock) as port,
+            open_chat(port, chat_body(stream=True), receive_buffer=8192) as client,
+        ):
             assert stuck.wait(BOUND)
             assert b"[DONE]" in read_until(client, b"[DONE]")
 

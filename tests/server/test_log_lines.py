@@ -16,10 +16,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 from aiohttp import web
-from proxy_rig import BOUND, ask, make_proxy, running_upstream, serving
+from proxy_rig import make_proxy, running_upstream
 
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
+from support.http_server import BOUND, ask, serving
 from support.processes import Process
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from proxy_rig import BOUND, ask, json_answer, make_proxy, raw_upstream, read_until, running_upstream, serving
+from proxy_rig import json_answer, make_proxy, raw_upstream, read_until, running_upstream
 
 from patchbay.server.http import downward, upward
+from support.http_server import BOUND, ask, serving
 
 
 def test_method_path_query_and_body_reach_the_upstream_unchanged() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from proxy_rig import ProxyResponse, ask, make_proxy, raw_upstream, running_upstream, serving
+from proxy_rig import make_proxy, raw_upstream, running_upstream
+
+from support.http_server import HttpResponse, ask, serving
 
 CHAT = "/v1/chat/completions"
 TOOL = {
@@ -45,7 +47,7 @@ def over(data: bytes, *, size: int = 0) -> object:
     return script
 
 
-def read_stream(answer: ProxyResponse) -> list[Any]:
+def read_stream(answer: HttpResponse) -> list[Any]:
     events = [line[6:] for line in answer.body.decode().split("\n\n") if line.startswith("data: ")]
     return [json.loads(event) for event in events if event != "[DONE]"]
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from proxy_rig import ask, chat_body, json_answer, make_proxy, running_upstream, serving
+from proxy_rig import chat_body, json_answer, make_proxy, running_upstream
 
 from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import ConfigurationError
 from patchbay.server.request_log import CAPTURE_LIMIT, BodyCapture, RequestLog
+from support.http_server import ask, serving
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-upstream-0123456789abcdef"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 
 import pytest
-from proxy_rig import BOUND, ask, chat_body, json_answer, make_proxy, read_until, running_upstream, serving
+from proxy_rig import chat_body, json_answer, make_proxy, read_until, running_upstream
 
 from patchbay.errors import ConfigurationError
 from patchbay.server.http import find_tail, is_chat, own_path
+from support.http_server import BOUND, ask, serving
 
 CHAT = "/v1/chat/completions"
 

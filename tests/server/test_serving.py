@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from proxy_rig import BOUND, ask, open_chat, read_until, running_upstream
+from proxy_rig import open_chat, read_until, running_upstream
+
+from support.http_server import BOUND, ask
 
 MODEL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 START_BOUND = 60.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.client
 import json
 import socket
 import threading
@@ -13,26 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
-
 from patchbay.server.app import ToolsApp, create_tools_app
 from patchbay.server.settings import ToolsSettings
-
-BOUND = 60.0
-"""Seconds that any wait may take."""
+from support.http_server import BOUND, HttpResponse, ask
+from support.http_server import serving as serve_app
 
 TOKEN = "0123456789abcdef-token"
-
-
-@dataclass
-class ServerResponse:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 @dataclass
@@ -42,23 +26,15 @@ class Server:
     port: int
     app: ToolsApp
 
-    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> ServerResponse:
+    def ask(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> HttpResponse:
         """Make one request on a connection of its own. Headers as keywords: ``content_type``; "" leaves one out."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if data is not None:
             sent.setdefault("content-type", "application/json")
-        try:
-            connection.request(method, path, data, {name: value for name, value in sent.items() if value})
-            response = connection.getresponse()
-            return ServerResponse(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
-        finally:
-            connection.close()
+        return ask(self.port, method, path, data, headers={name: value for name, value in sent.items() if value})
 
-    def post(self, path: str, **fields: Any) -> ServerResponse:
+    def post(self, path: str, **fields: Any) -> HttpResponse:
         return self.ask("POST", f"/api/tools/{path}", fields)
 
     def register(self, name: str = "a", callback_url: str = "http://127.0.0.1:9/call", **fields: Any) -> Any:
@@ -94,31 +70,8 @@ def serving(
     """Run a tool server on a free port. The lease is off unless it is asked for."""
     if app is None:
         app = create_tools_app(roles, store=store, settings=ToolsSettings(**{"lease": 0.0, **settings}))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, port=0, log_config=None, lifespan="on", ws="none", http="httptools", proxy_headers=False, server_header=False,
-            timeout_graceful_shutdown=2,
-        )
-    )  # fmt: skip
-    up = threading.Event()
-
-    async def main() -> None:
-        task = asyncio.ensure_future(server.serve())
-        while not server.started and not task.done():
-            await asyncio.sleep(0.005)
-        up.set()
-        await task
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
-    thread.start()
-    assert up.wait(BOUND)
-    assert server.started
-    try:
-        yield Server(server.servers[0].sockets[0].getsockname()[1], app)
-    finally:
-        server.should_exit = True
-        thread.join(BOUND)
-        assert not thread.is_alive()
+    with serve_app(app) as port:
+        yield Server(port, app)
 
 
 @dataclass
