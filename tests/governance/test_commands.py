@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from patchbay.cli.serving import make_governance
 from patchbay.testing import ContractModel, ScriptedUpstream
 from ports import kept_port
 from support.processes import listening, run_process
-from tools_server.rig import BOUND, calling_back, json_response, poll_until
+from tools_server.rig import BOUND, Callback, calling_back, json_response, poll_until
 
 COMMAND = [sys.executable, "-m", "patchbay"]
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
@@ -71,6 +72,15 @@ def request(child: Child, method: str, path: str, body: Any = None) -> Any:
         return json.loads(connection.getresponse().read())
 
 
+def register_erase(child: Child, callback: Callback) -> None:
+    registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
+    assert request(child, "POST", "/api/tools/register", registered)["ok"]
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_process([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+
+
 def wait_for_member(child: Child, path: str, member: str) -> Any:
     """What an answer has under ``member``, asked for until there is something."""
     return poll_until(lambda: request(child, "GET", path)[member])
@@ -103,8 +113,7 @@ def test_audit_is_in_memory_without_a_store(what, flags, folder) -> None:
         ask(child, BEIJING)
         [entry] = wait_for_member(child, "/api/audit", "entries")
         assert "get_weather" == entry["tool"]
-        shown = [*COMMAND, "audit", "--server", child.url.removesuffix("/v1"), "--json"]
-        done = run_process(shown, capture_output=True, text=True, timeout=60)
+        done = run_command("audit", "--server", child.url.removesuffix("/v1"), "--json")
         assert (0, "get_weather") == (done.returncode, json.loads(done.stdout)["tool"]), done.stderr
     assert not Path("memory").exists()  # the name of a file, where it is not known
 
@@ -117,7 +126,7 @@ def test_audit_in_memory_is_bounded(days, kept) -> None:
 
 def test_audit_none_disables_the_audit_log(folder) -> None:
     with ScriptedUpstream(ContractModel()) as upstream, running("serve", folder, upstream.url, "--audit", "none") as child:
-        done = run_process([*COMMAND, "audit", "--server", child.url], capture_output=True, text=True, timeout=60)
+        done = run_command("audit", "--server", child.url)
         assert 1 == done.returncode
         assert "has no audit log: `patchbay serve` has one unless it runs with --audit none" in done.stderr
 
@@ -175,15 +184,11 @@ def test_hook_process_can_request_approval_over_http_without_a_policy(decision, 
         running("serve", folder, upstream.url) as child,
         ThreadPoolExecutor(1) as pool,
     ):
-        registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
-        assert request(child, "POST", "/api/tools/register", registered)["ok"]
+        register_erase(child, callback)
         answer = pool.submit(ask, child, ERASE)
         asked = waiting(child)
         assert ("weather: cities stay", "erase", []) == (asked["why"], asked["tool"], callback.calls)
-        shown = run_process(
-            [*COMMAND, "approvals", "show", asked["id"], "--server", child.url.removesuffix("/v1")],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        shown = run_command("approvals", "show", asked["id"], "--server", child.url.removesuffix("/v1"))
         assert "asked for by weather: cities stay" in shown.stdout, shown.stderr
         assert request(child, "POST", f"/api/approvals/{asked['id']}", {"decision": decision, "by": "ann"})["ok"]
         answer.result(BOUND)
@@ -192,20 +197,22 @@ def test_hook_process_can_request_approval_over_http_without_a_policy(decision, 
         assert {"by": "weather", "point": "before_tool", "decision": "asked a person: cities stay"} == entry["decisions"][0]
 
 
-def test_pending_approval_survives_a_killed_server(folder) -> None:
-    session = {"extra_headers": {"X-Patchbay-Session": "s1"}}
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_pending_approval_survives_a_kill_and_a_stop(how, folder) -> None:
+    session = {
+        "extra_headers": {"X-Patchbay-Session": "s1"}
+    }  # without one it would be withdrawn: no later call could get the decision
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
         calling_back(json_response("it is gone")) as callback,
         ThreadPoolExecutor(1) as pool,
     ):
-        with running("serve", folder, upstream.url) as child:
-            registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
-            assert request(child, "POST", "/api/tools/register", registered)["ok"]
+        with running("serve", folder, upstream.url, "--drain-timeout", "0") as child:
+            register_erase(child, callback)
             lost = pool.submit(ask, child, ERASE, **session)
             asked = waiting(child)
-            os.kill(child.pid, signal.SIGKILL)
-            with pytest.raises(openai.APIConnectionError):
+            os.kill(child.pid, how)
+            with pytest.raises(openai.APIConnectionError if how == signal.SIGKILL else openai.APIError):
                 lost.result(BOUND)
         with running("serve", folder, upstream.url) as child:
             assert asked["id"] == waiting(child)["id"]
@@ -216,25 +223,6 @@ def test_pending_approval_survives_a_killed_server(folder) -> None:
             assert 1 == len(callback.calls)
 
 
-def test_pending_approval_survives_a_stop(folder) -> None:
-    with (
-        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        calling_back(json_response("it is gone")) as callback,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        with running("serve", folder, upstream.url, "--drain-timeout", "0") as child:
-            registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
-            assert request(child, "POST", "/api/tools/register", registered)["ok"]
-            # Of no session it would be withdrawn: no later call could be given the decision.
-            lost = pool.submit(ask, child, ERASE, extra_headers={"X-Patchbay-Session": "s1"})
-            asked = waiting(child)
-            os.kill(child.pid, signal.SIGTERM)
-            with pytest.raises(openai.APIError):
-                lost.result(BOUND)
-        with running("serve", folder, upstream.url) as child:
-            assert asked["id"] == waiting(child)["id"]
-
-
 def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
@@ -242,13 +230,10 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         ThreadPoolExecutor(1) as pool,
         running("serve", folder, upstream.url) as child,
     ):
-        registered = {"name": "erase", "callback_url": callback.url, "parameters": CITY, "description": "Erase."}
-        assert request(child, "POST", "/api/tools/register", registered)["ok"]
+        register_erase(child, callback)
         answer = pool.submit(ask, child, ERASE)
         asked = waiting(child)
-        done = run_process(
-            [*COMMAND, "approvals", "approve", asked["id"], "--server", child.url], capture_output=True, text=True, timeout=60
-        )
+        done = run_command("approvals", "approve", asked["id"], "--server", child.url)
         assert 0 == done.returncode, done.stderr
         assert "it is gone" in answer.result(BOUND)
 
@@ -268,8 +253,7 @@ def test_invalid_configuration_prevents_the_start(what, config, message, tmp_pat
     path = tmp_path / "config.json"
     if config is not None:
         path.write_text(config)
-    command = [*COMMAND, what, "--port", "0", "--upstream", "http://127.0.0.1:9", "--config", str(path), "--store", "memory"]
-    done = run_process(command, capture_output=True, text=True, timeout=60)
+    done = run_command(what, "--port", "0", "--upstream", "http://127.0.0.1:9", "--config", str(path), "--store", "memory")
     assert 2 == done.returncode, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -277,6 +261,6 @@ def test_invalid_configuration_prevents_the_start(what, config, message, tmp_pat
 
 def test_hooks_are_those_of_one_process(folder) -> None:
     flags = ["--workers", "2", "--config", str(folder / "config.json"), "--upstream", "http://127.0.0.1:9"]
-    done = run_process([*COMMAND, "proxy", *flags, "--port", str(kept_port())], capture_output=True, text=True, timeout=60)
+    done = run_command("proxy", *flags, "--port", str(kept_port()))
     assert 2 == done.returncode
     assert "--workers 1" in done.stderr
