@@ -48,10 +48,7 @@ def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
             break
     else:
         return dict(arguments)  # nearly all calls
-    try:
-        return {name: _copy(value) for name, value in arguments.items()}
-    except RecursionError:
-        return dict(arguments)
+    return {name: _copy(value) for name, value in arguments.items()}  # (arguments have at most 128 levels)
 
 
 def _copy(value: Any) -> Any:

@@ -292,7 +292,5 @@ class RepeatedCalls:
 def _key(call: ToolCall) -> int:
     """Return a number that is the same for equal calls, whatever the spacing and order of their arguments."""
     # Hashes the text, since different numbers may have the same hash: -1 and -2.
-    try:
-        return hash((call.name, json.dumps(call.arguments, sort_keys=True) if call.arguments else call.raw_arguments.strip()))
-    except RecursionError:
-        return hash((call.name, call.raw_arguments))
+    arguments = call.arguments
+    return hash((call.name, json.dumps(arguments, sort_keys=True) if arguments else call.raw_arguments.strip()))
