@@ -189,11 +189,11 @@ def visible(events: Sequence[Event], branch: str | None) -> Iterator[PlacedConte
         event = look(place)
         if (run := event.actions.rewind_before_invocation_id) is not None:
             rewound = run
-        if (rewound is None or event.invocation_id != rewound) and (content := _shown(event, branch)) is not None:
+        if (rewound is None or event.invocation_id != rewound) and (content := _visible_content(event, branch)) is not None:
             yield place, (content, event.branch)
 
 
-def _shown(event: Event, branch: str | None) -> Content | None:
+def _visible_content(event: Event, branch: str | None) -> Content | None:
     """Return the content that a model on ``branch`` is sent of an event; None if there is none."""
     content = event.content
     if content is None or not content.parts or event.partial:
@@ -324,7 +324,7 @@ def _since(past: _CachedTurns, events: EventLog, branch: str | None) -> list[Pla
         event = events.peek(place)
         if event.actions.rewind_before_invocation_id is not None:
             return None
-        if (content := _shown(event, branch)) is not None:
+        if (content := _visible_content(event, branch)) is not None:
             new.append((place, (content, event.branch)))
     return new
 
