@@ -101,7 +101,7 @@ class AgentRun:
         self._ctx = ctx
         self._config = ctx.run_config
         self._executor = agent.executor
-        self._schema = agent.answer_tool if agent.output_schema is not None else None
+        self._answer_tool = agent.answer_tool if agent.output_schema is not None else None
         self._deltas: list[str] = []
         self._counted = NO_USAGE
         self._untyped_answer: Event | None = None
@@ -121,7 +121,7 @@ class AgentRun:
         messages = await self._messages()
         config = agent.generate_content_config
         parameters = config.parameters() if config is not None else {}
-        choice: Any = _FORCED if self._schema is not None and len(self._executor.tools) == 1 else None
+        choice: Any = _FORCED if self._answer_tool is not None and len(self._executor.tools) == 1 else None
         while True:
             loop_events = turn(
                 model,
@@ -166,9 +166,9 @@ class AgentRun:
             if self._answer is not None:
                 yield await self._record_typed_answer(ctx.event(), self._answer.value)
                 return
-            if self._schema is None or self._end is None or self._untyped_answer is None:
+            if self._answer_tool is None or self._end is None or self._untyped_answer is None:
                 return
-            if (answer := await self._read_untyped_answer(self._schema, self._untyped_answer)) is not None:
+            if (answer := await self._read_untyped_answer(self._answer_tool, self._untyped_answer)) is not None:
                 yield answer
                 return
             messages, choice = [*self._end.messages, {"role": "user", "content": REMINDER}], _FORCED
@@ -238,7 +238,7 @@ class AgentRun:
             instruction = substitute(agent.instruction, ctx.session.state)
         else:
             instruction = await within_time(ctx.budget, lambda: render(agent.instruction, ctx))
-        if self._schema is not None:
+        if self._answer_tool is not None:
             instruction = f"{instruction}\n\n{REMINDER}" if instruction else REMINDER
         messages: list[Message] = [{"role": "system", "content": instruction}] if instruction else []
         events, limit = ctx.session.events, self._config.max_history_events
@@ -275,7 +275,7 @@ class AgentRun:
         if not item.calls:
             if not content.text:
                 raise RunFailed("NO_RESPONSE", "Model returned no response", event)
-            if self._schema is not None:
+            if self._answer_tool is not None:
                 self._untyped_answer = event  # ``events`` reads a value from it
                 return None
             if self._agent.output_key is not None:
@@ -292,7 +292,7 @@ class AgentRun:
     def _on_call_end(self, execution: ToolExecution) -> None:
         assert self._responses is not None
         self._responses.add(execution)
-        if self._schema is not None and execution.call.name == ANSWER_TOOL and not execution.is_error:
+        if self._answer_tool is not None and execution.call.name == ANSWER_TOOL and not execution.is_error:
             self._answer = execution
 
     async def _result(self, item: ToolResultEvent) -> None:
