@@ -362,6 +362,7 @@ async def test_listener_can_neither_stall_nor_end_a_run_nor_change_tool_argument
     model = ScriptedModel([call("double", a=3), "six"])
     events = await run_turn(Runner(LlmAgent(name="a", model=model, tools=[double]), bus=bus))
     never.set()
+    await bus.drain()
     outcome = lines(events)
     assert [3] == given
     assert ["a > double", "a < double", "a: six"] == outcome
