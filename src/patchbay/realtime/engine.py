@@ -17,7 +17,7 @@ from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, RealtimeEvent
 from patchbay.realtime.history import Transcript, UnansweredInput
-from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
+from patchbay.realtime.providers.base import Dialect, Line
 from patchbay.realtime.reconnect import Reconnector
 from patchbay.realtime.responses import ResponseController
 from patchbay.realtime.server_events import ServerError, SessionUpdated, Status
@@ -50,12 +50,10 @@ class SessionEngine:
     ) -> None:
         limits = settings.limits
         self.tools = tools
-        self.reconnector = Reconnector(settings, dialect, self)
         self._transcript = Transcript(limits.kept_items, limits.kept_chars)
         self._unanswered_input = UnansweredInput(limits)
-        self.tool_sync = ToolSync(
-            self.tools, limits.update, updates=dialect.updates_tools, renew=self.reconnector.request_renewal
-        )
+        self.tool_sync = ToolSync(tools, limits.update, updates=dialect.updates_tools, renew=self._renew_connection)
+        self.reconnector = Reconnector(settings, dialect, self, tools=self.tool_sync, transcript=self._transcript)
         self._turns = Turns(context, self.tools, self._transcript, max_calls=limits.max_calls)
         self.calls = ToolCallRounds(limits, self.tools, self._transcript, self._turns, self)
         self.queue = queue
@@ -283,23 +281,10 @@ class SessionEngine:
         if handle and self.controller is not None and self.controller.is_quiet:
             self._unanswered_input.checkpoint()
 
+    def _renew_connection(self) -> None:
+        self.reconnector.request_renewal()
+
     # ``reconnect.ConnectionOwner``
-
-    def connection_setup(self, handle: str) -> ConnectionSetup:
-        """Return the current tools and the handle."""
-        return ConnectionSetup(self.tool_sync.tools_for_connection(), resume=handle)
-
-    def history_lines(self) -> Sequence[Line]:
-        """Return the transcript."""
-        return self._transcript.lines()
-
-    def exclude_refused_tool(self, refused: ServerError) -> bool:
-        """Leave out a tool that the server refused."""
-        return self.tool_sync.exclude_refused_tool(refused)
-
-    def revert_tools(self, why: str) -> bool:
-        """Go back to the tools that a server has accepted."""
-        return self.tool_sync.revert(why)
 
     def on_connected(self, controller: ResponseController) -> None:
         """Continue on a new connection."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.connection import SetupRefusedError, open_connection
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent
+from patchbay.realtime.history import Transcript
 from patchbay.realtime.host import SessionHost
-from patchbay.realtime.providers.base import ConnectionSetup, Dialect, Line
+from patchbay.realtime.providers.base import ConnectionSetup, Dialect
 from patchbay.realtime.responses import ResponseController
-from patchbay.realtime.server_events import ServerError
+from patchbay.realtime.tool_sync import ToolSync
 
 _TRANSIENT: Final = (408, 409, 425, 429)
 
@@ -24,18 +24,6 @@ _logger = logging.getLogger(__name__)
 
 class ConnectionOwner(SessionHost, Protocol):
     """The session that a connection is kept for."""
-
-    def connection_setup(self, handle: str) -> ConnectionSetup:
-        """Return the setup of the next connection; ``handle`` is that of the session to resume."""
-
-    def history_lines(self) -> Sequence[Line]:
-        """Return the history to replay."""
-
-    def exclude_refused_tool(self, refused: ServerError) -> bool:
-        """Leave out what the server refused; return False if that is unknown."""
-
-    def revert_tools(self, why: str) -> bool:
-        """Leave out what no server has accepted yet; return False if there is nothing."""
 
     def on_connected(self, controller: ResponseController) -> None:
         """Handle a new connection."""
@@ -53,7 +41,15 @@ class ConnectionOwner(SessionHost, Protocol):
 class Reconnector:
     """``controller`` is the connection in use, None while there is none."""
 
-    def __init__(self, settings: RealtimeSettings, dialect: type[Dialect], owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        settings: RealtimeSettings,
+        dialect: type[Dialect],
+        owner: ConnectionOwner,
+        *,
+        tools: ToolSync,
+        transcript: Transcript,
+    ) -> None:
         self.controller: ResponseController | None = None
         self.handle = ""
         """The handle with which a new connection resumes this session, "" if it cannot."""
@@ -61,6 +57,8 @@ class Reconnector:
         self._limits = settings.limits
         self._dialect = dialect
         self._owner = owner
+        self._tools = tools
+        self._transcript = transcript
         self._was_open = False
         self._failures = 0  # consecutive
         self._renewal_wanted = False
@@ -104,7 +102,7 @@ class Reconnector:
             try:
                 controller = await self._open()
             except PatchbayError as error:
-                if isinstance(error, SetupRefusedError) and self._owner.revert_tools(str(error)):
+                if isinstance(error, SetupRefusedError) and self._tools.revert(str(error)):
                     self._owner.emit(ErrorEvent(error))
                     continue  # at once, with the same handle
                 self.handle = ""  # a session that cannot be resumed is started again
@@ -118,16 +116,15 @@ class Reconnector:
             await self._pause()
 
     async def _open(self) -> ResponseController:
-        owner, handle = self._owner, self.handle
-        dialect = self._dialect(self._settings)
+        handle, tools = self.handle, self._tools
         wire = await open_connection(
-            dialect,
+            self._dialect(self._settings),
             self._settings,
-            lambda: owner.connection_setup(handle),
-            lines=lambda: () if handle else owner.history_lines(),
-            exclude=owner.exclude_refused_tool,
+            lambda: ConnectionSetup(tools.tools_for_connection(), resume=handle),
+            lines=lambda: () if handle else self._transcript.lines(),
+            exclude=tools.exclude_refused_tool,
         )
-        return ResponseController(wire, self._limits, owner, resumed=bool(handle))
+        return ResponseController(wire, self._limits, self._owner, resumed=bool(handle))
 
     async def _serve(self, controller: ResponseController) -> str:
         """Use a connection until it ends; return the reason."""
