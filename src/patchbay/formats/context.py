@@ -1,4 +1,4 @@
-"""What all readers of one text share: source, emitter, tool rules, JSON reader, fence lexer."""
+"""The parts that all readers of one text share: source, emitter, tool rules, JSON reader, fence lexer."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ProgramReader:
         return found.group(1) if found else ""
 
     def uses_no_variables(self, statement: str) -> bool:
-        """True if a call's arguments use no variable where it could not be substituted: in a dict (in Python calls it can)."""
+        """True if a call's arguments use no variable in a dict, where it cannot be substituted (in Python calls it can)."""
         if not self.variables or not _DICT.match(statement):
             return True
         return self.variables.keys().isdisjoint(_NAME.findall(_STRING.sub("", statement)))
@@ -284,7 +284,7 @@ class ImplicitCallReader(Reader):
         return emitted or bool(name)
 
     def _is_empty_list(self) -> Steps[bool]:
-        """True if the answer is an empty list: there is no call, and nothing behind it is one."""
+        """True if the answer is an empty list: it has no call, and nothing behind it is read as one."""
         source = self.source
         if (yield from source.peek()) not in ("[", '"', "'"):
             return False

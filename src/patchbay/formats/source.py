@@ -26,11 +26,11 @@ class MalformedCall(Exception):  # noqa: N818 - a signal between readers, not an
 
 
 class NoMatch(Exception):  # noqa: N818 - a signal between readers, not an error of the program
-    """What was read is not a call; its text is prose."""
+    """The text that was read is not a call, but prose."""
 
 
 class UnknownTool(NoMatch):
-    """What was read calls a tool that was not offered; its text is prose."""
+    """The text that was read calls a tool that was not offered, so it is prose."""
 
 
 BLANKS = " \t\r\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """How the body of a message is treated."""
+    """Treatment of a message's body."""
 
     CONTENT = auto()
     """The answer, read like any prose."""

@@ -267,7 +267,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a chat template says about reasoning: its markers, and whether the prompt opens it.
+    """Reasoning according to a chat template: its markers, and whether the prompt opens it.
 
     ``prefilled`` None: only under the condition ``when`` (in the template's words), or the template does not say ("").
     """

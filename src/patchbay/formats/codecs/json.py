@@ -186,7 +186,7 @@ _members_at = json.JSONDecoder(parse_constant=no_constant, parse_int=float, obje
 
 @dataclass
 class _Draft:
-    """What is known of an object before its call is committed."""
+    """The parts of an object that were read before its call is committed."""
 
     name: str | None = None
     arguments: str | None = None

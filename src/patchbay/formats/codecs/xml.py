@@ -24,7 +24,7 @@ from patchbay.formats.values.json_strict import escaped, json_string
 from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
 
 _MAX_BLANKS = 256
-"""How much white space behind a closer is skipped; more of it ends a value too."""
+"""Maximum white space skipped behind a closer; more of it ends a value too."""
 _ARTEFACTS = "\u0120\u010a"
 """A blank and a line break, as some tokenizers let them through."""
 BLANKS: Final = " \t\r\n" + _ARTEFACTS

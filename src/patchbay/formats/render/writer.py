@@ -1,4 +1,4 @@
-r"""How a format writes tools, calls, results and the instructions that teach a call's form.
+r"""Writer of a family's format: tools, calls, results and the instructions that teach a call's form.
 
 The words of the instructions are the same for all formats; markers and the layout of tools, calls and results are those that the
 family was trained on. Markers in data are escaped: in running text a backslash is put behind the first character

@@ -36,10 +36,10 @@ _COMBINED = ("anyOf", "oneOf", "allOf")
 
 
 class Expected:
-    """What some schemas expect of one value. ``root``: the schema that local references point into.
+    """Expectations of some schemas for one value. ``root``: the schema that local references point into.
 
-    The expectations for parts of the value are computed on first use, once per set of schemas: a schema that refers to itself
-    becomes a cycle here, not an endless tree.
+    Those for parts of the value are computed on first use, once per set of schemas: a schema that refers to itself becomes a
+    cycle here, not an endless tree.
     """
 
     __slots__ = ("_made", "_members", "_others", "_parts", "_root", "names_types", "types")
@@ -374,7 +374,7 @@ def _escape_json(text: str, pos: int) -> tuple[str, int]:
 
 
 _MAX_LAYERS = 3
-"""How many layers of strings in strings are read: each is one pass over the text."""
+"""Maximum layers of strings in strings; reading each is one pass over the text."""
 _BRACKET_TYPES = {"{": "object", "[": "array", "(": "array"}
 _WORDS = {"true": "true", "false": "false", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}

@@ -146,7 +146,7 @@ _CODES = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True)
 class Place:
-    """The syntactic position of a value: what may follow it.
+    """The syntactic position of a value, which decides what may follow it.
 
     ``ends``: what ends a string besides a comma. ``in_call``: ``name=`` may follow although a comma is missing. ``is_key``: a
     colon or an equals sign ends a bare word. ``is_line``: the end of the line ends a value.

@@ -18,7 +18,7 @@ from patchbay.formats.values.json_strict import strict_json
 from patchbay.types import ToolSpec, read_specs
 
 UnknownTools = Literal["text", "keep", "drop"]
-"""How a marked call of an unknown tool is treated: as prose, as a call, or dropped."""
+"""Treatment of a marked call of an unknown tool: prose, a call, or dropped."""
 
 _NAMESPACES = ("functions.", "default_api.", "tools.")
 """Namespaces that a model may have been given for its tools. Any other prefix is part of the name."""
