@@ -57,7 +57,7 @@ RECENT: Final = 100
 
 _MAX_PATTERNS: Final = 20
 _COMMENT: Final = b": \n\n"
-_NO_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, and it was not shown."}}
+_NO_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, which was not sent."}}
 _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_end","payload":{"Tool":"add"}}\n\n'
 
 
@@ -135,7 +135,7 @@ def _sse_frame(data: bytes, **fields: str) -> bytes:
 
 def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has a token."""
-    responses = {**_NO_TOKEN, 503: {"description": "As many read already as may."}}
+    responses = {**_NO_TOKEN, 503: {"description": "The maximum number of readers is reached."}}
     router = _admin_router(
         "events", "read the events", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
     )
@@ -188,7 +188,7 @@ class DecisionBody(BaseModel):
     arguments: dict[str, Any] | None = Field(
         None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."
     )
-    digest: str = Field("", max_length=100, description="The digest of what was looked at: refused if it is another call's.")
+    digest: str = Field("", max_length=100, description="The digest of the reviewed request: refused if it is another call's.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ _DECIDING: Final[dict[int | str, dict[str, Any]]] = {
     403: {"model": ApprovalFailure, "description": "Its rule does not let it be decided over HTTP."},
     409: {
         "model": ApprovalConflict,
-        "description": "It is decided already, its time was up, or what was looked at is another call.",
+        "description": "It is decided already, it has expired, or the digest is that of another call.",
     },
 }
 
@@ -272,27 +272,25 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
     unauthorized = {401: {"model": ApprovalFailure, **_NO_TOKEN[401]}}
     router = _admin_router("approvals", "review approvals", needs_token=needs_token, responses=unauthorized)
 
-    @router.get("", response_model=ApprovalList, summary="List what waits to be approved")
+    @router.get("", response_model=ApprovalList, summary="List pending approvals")
     async def list_approvals(
-        everything: Annotated[bool, Query(alias="all", description="The last requests, whatever became of them.")] = False,  # noqa: FBT002  (a query's)
+        everything: Annotated[bool, Query(alias="all", description="The last requests, decided ones included.")] = False,  # noqa: FBT002  (a query's)
         limit: Annotated[int, Query(ge=1, le=1000, description="With `all`: how many.")] = RECENT,
     ) -> Response:
         found = await service.recent(limit) if everything else await service.pending()
         return _json_response({"ok": True, "approvals": [each.as_json() for each in found]})
 
     @router.get(
-        "/events", summary="Requests as they come and are decided, as server-sent events", response_class=StreamingResponse
+        "/events", summary="New and decided requests for approval, as server-sent events", response_class=StreamingResponse
     )
     async def events() -> Response:
         return _SseResponse(_approval_frames(service))
 
-    @router.get("/sessions", response_model=SessionApprovalList, summary="List the approvals for a session that hold")
+    @router.get("/sessions", response_model=SessionApprovalList, summary="List the session approvals in force")
     async def list_sessions() -> Response:
         return _json_response({"ok": True, "sessions": [each.as_json() for each in await service.sessions()]})
 
-    @router.delete(
-        "/sessions/{request_id}", response_model=RevokedApproval, responses=_ONE, summary="Take back an approval for a session"
-    )
+    @router.delete("/sessions/{request_id}", response_model=RevokedApproval, responses=_ONE, summary="Revoke a session approval")
     async def revoke(request_id: str) -> Response:
         return _json_response({"ok": True, "revoked": (await service.revoke(request_id)).as_json()})
 

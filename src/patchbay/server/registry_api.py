@@ -40,7 +40,7 @@ REFUSALS: Final[Responses] = {
     401: {
         "model": Refused,
         "description": "The token is not the one of this server; or there is none, and the request came through a proxy.",
-        "headers": {"WWW-Authenticate": {"description": "The way to show it: `Bearer`.", **_TEXT}},
+        "headers": {"WWW-Authenticate": {"description": "The scheme to send it with: `Bearer`.", **_TEXT}},
     },
     403: {"model": Refused, "description": "The caller is not on this machine, or is a web page of another site."},
     404: {"model": NoSuchRole, "description": "There is no such role. Nothing was changed."},
@@ -55,7 +55,7 @@ BODY_REFUSALS: Final[Responses] = {
 """Further error responses of routes with a body."""
 
 _LIST_HEADERS: Final = {
-    "ETag": {"description": "What this list is known by; another one after each change and each start of the server.", **_TEXT},
+    "ETag": {"description": "The version of this list; it changes with each change and each start of the server.", **_TEXT},
     "Cache-Control": {"description": "`no-cache`: ask again each time, with If-None-Match.", **_TEXT},
 }
 
@@ -68,7 +68,7 @@ ROLE: Final = {
     "name": "role",
     "in": "query",
     "required": False,
-    "description": "Whose tools; empty for all roles.",
+    "description": "The role whose tools to list; empty for all roles.",
     **_TEXT,
 }
 
@@ -76,7 +76,7 @@ IF_NONE_MATCH: Final = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The ETag of the list that the caller has: it is sent only if it is another one by now.",
+    "description": "The ETag of the caller's list: the list is sent only if it has changed.",
     **_TEXT,
 }
 
@@ -84,15 +84,16 @@ SESSION: Final = {
     "name": SESSION_HEADER,
     "in": "header",
     "required": False,
-    "description": "The session that the call is of, for hooks, approvals and the audit: up to 200 printable characters, "
-    "percent-encoded where they are not ASCII. Without it the call is of none.",
+    "description": "The call's session, for hooks, approvals and the audit: up to 200 printable characters, "
+    "percent-encoded where they are not ASCII. Without it the call has no session.",
     **_TEXT,
 }
 
 _TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "The token of the server, if it has one. Who shows it may use the sources of plugins, and needs no secrets.",
+    "description": "The token of the server, if it has one. Callers that send it may use the sources of plugins, and need "
+    "no secrets.",
 }
 
 
@@ -130,12 +131,14 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
             log_error_response(request.scope, 200, f"refused: {', '.join(codes)}")
         return json_response(answer)
 
-    @router.post("/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Take a tool away", **posted)
+    @router.post(
+        "/unregister", response_model=Unregistered, operation_id="unregister_tool", summary="Unregister a tool", **posted
+    )
     async def unregister(body: UnregisterBody, request: Request) -> Response:
         return json_response(await service.unregister(body, trusted=_is_trusted(request)))
 
     @router.post(
-        "/clear", response_model=Cleared, operation_id="clear_tools", summary="Take all tools of a source away", **posted
+        "/clear", response_model=Cleared, operation_id="clear_tools", summary="Unregister all tools of a source", **posted
     )
     async def clear(body: ClearBody, request: Request) -> Response:
         return json_response(await service.clear(body, trusted=_is_trusted(request)))
@@ -144,7 +147,7 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
         "/call",
         response_model=Called,
         operation_id="call_tool",
-        summary="Carry out one call, for tests and scripts",
+        summary="Run one call, for tests and scripts",
         openapi_extra={"parameters": [SESSION]},
         **posted,
     )
