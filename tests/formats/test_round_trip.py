@@ -199,7 +199,7 @@ class Turn:
 def turns(name: str) -> st.SearchStrategy[Turn]:
     """Turns that the format can hold."""
     writer, limits = WRITERS.get(name), limits_of(name)
-    silent = writer is not None and writer.layout.thought is None
+    silent = writer is not None and writer.layout.reasoning is None
     return st.builds(
         Turn,
         calls=calls(name),
