@@ -79,8 +79,8 @@ class LineReader:
 async def read_lines(descriptor: int, limit: int) -> AsyncIterator[bytes | Overlong]:
     """Yield the lines of a file, a pipe or a terminal, of at most ``limit`` bytes each.
 
-    A daemon thread reads them, which nothing waits for at the end: a read of standard input cannot be cancelled. It reads without
-    a buffer of Python's, whose lock would be held at exit.
+    A daemon thread reads, because a read of standard input cannot be cancelled; the process does not wait for it at exit. It uses
+    ``os.read``, since the lock of a buffered reader would block the exit.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Queue[list[bytes | Overlong] | None] = asyncio.Queue(_READ_AHEAD)
@@ -102,7 +102,7 @@ async def read_lines(descriptor: int, limit: int) -> AsyncIterator[bytes | Overl
                 put(reader.close())
             put(None)
 
-    threading.Thread(target=read, name="standard input", daemon=True).start()
+    threading.Thread(target=read, name=f"lines of descriptor {descriptor}", daemon=True).start()
     while (lines := await found.get()) is not None:
         for line in lines:
             yield line

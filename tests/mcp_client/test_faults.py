@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError
 from patchbay.mcp import McpHost, McpServer, connection
+from patchbay.mcp.stdio import stdio_transport
 from patchbay.tools.registry import ToolRegistry
 from patchbay.types import ToolCall
 from ports import held_port
@@ -37,6 +39,29 @@ async def test_calls_of_a_killed_server_have_results_and_its_tools_return():
             assert {"yes", "unknown"} >= {each.ran for each in results}
             assert any(each.error is not None and each.ran == "unknown" for each in results)
             await there.until(lambda: not there.hidden)
+
+
+async def test_output_of_a_process_that_has_exited_is_read_to_its_end(tmp_path):
+    """More than the reader and the pipe hold together, so that the last of it is in the pipe at the exit."""
+    left = tmp_path / "left"
+    program = tmp_path / "server.py"
+    program.write_text(
+        "import os, sys\n"
+        "for number in range(1000, 2600):\n"
+        '    print(\'{"jsonrpc": "2.0", "method": "x", "params": {"n": %d, "text": "%s"}}\' % (number, \'x\' * 50))\n'
+        "sys.stdout.flush()\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+    )
+    server = McpServer(name="big", command=sys.executable, args=(str(program), str(left)))
+    async with asyncio.timeout(30), stdio_transport(server, on_end=lambda: None) as (messages, _):
+        while not (left.exists() and left.read_text()):
+            await asyncio.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            while True:  # until the exit has been seen
+                os.kill(int(left.read_text()), 0)
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        assert 1600 == len([message async for message in messages])
 
 
 async def test_the_tools_of_a_dead_server_are_hidden_until_it_is_back(tmp_path):

@@ -90,7 +90,7 @@ _UNUSED: Final = (ToolCallEvent,)
 """The ReplyEvent has the calls already."""
 
 _UNUSED_WITHOUT_BUS: Final = (ToolCallEvent, ToolResultEvent)
-"""Results are recorded by ``on_settled``; only a bus gets their events."""
+"""Without an event bus: results are recorded by ``on_settled``."""
 
 
 class AgentRun:

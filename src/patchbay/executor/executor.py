@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -198,9 +198,11 @@ class Executor(ExecutorSettings):
         return find_tool(self.tools, name)
 
 
-def _after_hooks(callbacks: Sequence[Callback]) -> Iterator[RegisteredHook]:
-    """Yield the callbacks after a tool as hooks, in order."""
-    for number, callback in enumerate(callbacks):
-        from patchbay.hooks import native  # here: most programs have none
+def _after_hooks(callbacks: Sequence[Callback]) -> tuple[RegisteredHook, ...]:
+    """Return the callbacks after a tool as hooks, in order."""
+    if not callbacks:
+        return ()
+    from patchbay.hooks import native  # not at import: most programs have no callbacks
 
-        yield native(f"callback {number:03}", after_tool=partial(call_and_await, callback))
+    hooks = enumerate(callbacks)
+    return tuple(native(f"callback {number:03}", after_tool=partial(call_and_await, callback)) for number, callback in hooks)

@@ -48,7 +48,10 @@ def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
             break
     else:
         return dict(arguments)  # nearly all calls
-    return {name: _copy(value) for name, value in arguments.items()}  # (arguments have at most 128 levels)
+    try:
+        return {name: _copy(value) for name, value in arguments.items()}
+    except RecursionError:  # a validator may return what contains itself
+        return dict(arguments)
 
 
 def _copy(value: Any) -> Any:
@@ -142,10 +145,11 @@ def _decisions(decision_log: DecisionLog) -> list[dict[str, str]]:
 
 
 class Invocation(PendingCall):
-    """A call under way; hooks are asked about it too (``PendingCall``).
+    """A call in progress, also as hooks review it (``PendingCall``).
 
     ``given`` are the arguments that its tool got (None: not started), ``ending`` is why it is being stopped.
-    ``invalid_arguments`` is the error in ``arguments`` (None: no error): only callbacks may see those, and correct them.
+    ``invalid_arguments`` is the validation error of ``arguments``, None if they are valid; invalid ones reach only
+    callbacks, which may correct them.
     ``set_timer`` starts the tool's time limit, ``wait_exclusive`` waits until no other call of the batch runs.
     """
 

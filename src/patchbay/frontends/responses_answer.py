@@ -295,7 +295,7 @@ class ResponsesEncoder(FrontendEncoder):
 
 
 def _echo(given: Any, default: Any) -> Any:
-    """Return a field of the request with the defaults of an object's members."""
+    """Return a field that repeats the request's, with the missing members of an object filled in."""
     return {**default, **given} if isinstance(given, dict) and isinstance(default, dict) else given
 
 

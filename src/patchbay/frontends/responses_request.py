@@ -221,7 +221,6 @@ class _Tools:
         return None
 
 
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _SEARCH_PARAMETERS: Final = {
     "type": "object",
     "properties": {"query": {"type": "string", "description": "What the tool should do."}},

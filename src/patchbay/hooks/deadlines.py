@@ -61,7 +61,7 @@ class HookTimeoutError(TimeoutError):
 
 
 class HookBrokenError(RuntimeError):
-    """A hook raised what would end the turn or the program, such as a cancellation or an exit."""
+    """A hook raised SystemExit, a cancellation or the like; it counts as a failure of the hook and does not end the turn."""
 
 
 class Waiting:

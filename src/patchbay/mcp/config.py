@@ -154,31 +154,31 @@ class McpServer:
         """Return its entry in ``mcpServers``, without what has its default."""
         entry: dict[str, Any] = {} if self.transport == "stdio" else {"type": self.transport}
         for path, name, kind in _KEYS:
-            if (value := getattr(self, name)) != _DEFAULTS[name]:
+            if (value := getattr(self, name)) not in (_DEFAULTS[name], []):
                 outer, _, key = path.rpartition(".")
                 (entry.setdefault(outer, {}) if outer else entry)[key] = kind.write(value)
         return entry
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """How a key of a configuration is read, None where the field's default applies, and how the field is written."""
+class _FieldFormat:
+    """How a field is read from JSON and written. A None that is read keeps the default."""
 
     read: Callable[[Table, str], Any]
     write: Callable[[Any], Any] = lambda value: value
 
 
-_TEXT: Final = _Kind(Table.text)
-_TEXTS: Final = _Kind(Table.texts, list)
-_PAIRS: Final = _Kind(Table.pairs, dict)
-_FLAG: Final = _Kind(lambda table, key: table.flag(key, default=False))
-_MILLISECONDS: Final = _Kind(lambda table, key: table.seconds(key, 0.0) or None, lambda seconds: round(seconds * 1000))
+_TEXT: Final = _FieldFormat(Table.text)
+_TEXTS: Final = _FieldFormat(Table.texts, list)
+_PAIRS: Final = _FieldFormat(Table.pairs, dict)
+_FLAG: Final = _FieldFormat(lambda table, key: table.flag(key, default=False))
+_MILLISECONDS: Final = _FieldFormat(lambda table, key: table.seconds(key, 0.0) or None, lambda seconds: round(seconds * 1000))
 
 _KEYS: Final = (
     ("command", "command", _TEXT),
     ("args", "args", _TEXTS),
     ("env", "env", _PAIRS),
-    ("cwd", "cwd", _Kind(lambda table, key: table.text(key) or None)),
+    ("cwd", "cwd", _FieldFormat(lambda table, key: table.text(key) or None)),
     ("url", "url", _TEXT),
     ("headers", "headers", _PAIRS),
     ("oauth.clientId", "client_id", _TEXT),

@@ -28,7 +28,7 @@ from patchbay.mcp.limits import MAX_MESSAGE, too_large
 _MAX_LOG_LINE: Final = 1024
 _READ_BYTES: Final = 64 * 1024
 _EXIT_AFTER: Final = 0.5
-"""Seconds from the end of a process's output to its exit status."""
+"""Seconds between the end of a process's output and its exit status, in either order."""
 _TERMINATE_AFTER: Final = 2.0
 _KILL_AFTER: Final = 2.0
 _RESPONSE_ID: Final = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*,')
@@ -124,6 +124,7 @@ class _ServerProcess(ChildProcess):
     def __init__(self, server: McpServer, on_end: Callable[[], object]) -> None:
         super().__init__()
         self._on_end = on_end
+        self._output_ended = False
         self._redact = server.redact
         self.messages = _Messages(self._parse)
         self.writable = asyncio.Event()
@@ -156,7 +157,7 @@ class _ServerProcess(ChildProcess):
         """Implement asyncio.SubprocessProtocol."""
         super().process_exited()
         self._log.flush()
-        self._loop.call_soon(self._end)  # after what was read with it
+        self._loop.call_later(_EXIT_AFTER, self._end)  # where a descendant holds its output open
 
     def pause_writing(self) -> None:
         """Implement asyncio.BaseProtocol."""
@@ -167,6 +168,9 @@ class _ServerProcess(ChildProcess):
         self.writable.set()
 
     def _end(self) -> None:
+        if self._output_ended:
+            return
+        self._output_ended = True
         self.messages.end()
         self.writable.set()
         self._on_end()
@@ -198,7 +202,7 @@ class _ServerProcess(ChildProcess):
         """Close its input; end its group if it does not end by itself, and what its leader has left. Each wait is bounded."""
         self.messages.close()
         if self.is_running and (pipe := self.pipe(1)) is not None:
-            with suppress(RuntimeError):  # uvloop: it was not paused
+            with suppress(RuntimeError):  # older versions of uvloop: it was not paused
                 pipe.resume_reading()  # so that a process that waits to write can end
         await self.terminate(eof_grace=_TERMINATE_AFTER, term_grace=_KILL_AFTER, kill_grace=_KILL_AFTER)
         self.signal_group()

@@ -92,7 +92,7 @@ def open_file(path: str, root: str | None = None) -> tuple[int, os.stat_result]:
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Return the identity of a file."""
+    """Return the identity of an open file: device, inode, time and size."""
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 

@@ -77,6 +77,7 @@ class ChunkTemplate:
         return run
 
     def _has(self, event: bytes) -> bool:
+        """Whether an event has this template's bytes around its content."""
         return event.startswith(self._before) and event.endswith(self._after) and len(event) > self._inner
 
 
@@ -115,7 +116,7 @@ def learn_template(data: bytes, content: str) -> ChunkTemplate | None:
 
 
 def _only_content(chunk: Any) -> bool:
-    """Whether a chunk is one choice whose delta is only the stand-in."""
+    """Whether a chunk is one choice whose delta is only the placeholder for the content."""
     if not isinstance(chunk, dict) or chunk.get("usage") or chunk.get("error"):
         return False
     choices = chunk.get("choices")

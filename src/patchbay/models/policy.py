@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Outcome(msgspec.Struct, frozen=True):
     """The outcome of one choice of an answer.
 
-    ``native``: there are native calls. ``broken``: a call is not allowed by the policy. ``cut``: it ended inside a call.
-    ``visible``: some of it was sent to the client. ``prose``: it has prose. ``text``: the model's text. ``answer``: the content
-    to check against ``response_format``, None without one or once some of it was sent.
+    ``native``: there are native calls. ``broken``: a call breaks the policy. ``cut``: it ended inside a call.
+    ``visible``: some of it was sent to the client. ``prose``: it has text beside calls. ``text``: the model's text. ``answer``:
+    the content to check against ``response_format``, None without one or once some of it was sent.
     """
 
     calls: Sequence[ToolCall]
@@ -213,7 +213,7 @@ def _embedded(text: str) -> Iterator[str]:
 
 
 def read_answer_format(raw: bytes) -> AnswerFormat | None:
-    """Read a ``response_format``, a small one once. None unless it asks for JSON; the upstream reports an invalid one."""
+    """Read a ``response_format``; small ones are cached. None unless it asks for JSON; the upstream reports an invalid one."""
     return _remembered(raw) if len(raw) <= _MOST_REMEMBERED else _read(raw)
 
 
@@ -278,7 +278,7 @@ def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Add up the usage of several responses, details included; other values are the last one's. None without any usage."""
+    """Add up all numbers in the usage of several responses, details included; other values are the last one's. None if empty."""
     total: dict[str, Any] = {}
     for usage in usages:
         _add_usage(total, usage)

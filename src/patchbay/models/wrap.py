@@ -42,7 +42,8 @@ def wrap(client: Client, **options: Any) -> Client:
 
     Without ``tools`` a request goes out, and its answer comes back, byte for byte. Errors are the SDK's own: an invalid request
     raises ``BadRequestError``, an unmet ``tool_choice`` ``InternalServerError`` with the code "tool_choice_unmet". Closing the
-    wrapped client closes the one it was made from. Raises ConfigurationError.
+    wrapped client closes the one it was made from. A client with an X.509 workload identity sends its requests unchanged. Raises
+    ConfigurationError.
     """
     return wrapped(client, make_options("wrap", options), Capabilities())
 
@@ -131,7 +132,7 @@ def _plain_json(value: Any) -> bytes | None:
 
 
 def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
-    """Make an HTTP client over one of httpx or its successor, of the same kind."""
+    """Return a client over ``http_client``, of the same library (httpx or httpx2), and blocking or asynchronous as that is."""
     if isinstance(http_client, _PatchbayClient):  # wrapping again replaces the options
         http_client = http_client.inner
     library = importlib.import_module(_library(type(http_client)))
@@ -157,7 +158,7 @@ def _library(kind: type) -> str:
 
 
 class _PatchbayClient:
-    """An HTTP client that builds and sends requests with ``inner``; those of chat completions with tools by an exchange.
+    """HTTP client of a wrapped SDK client: builds and sends requests with ``inner``, chat completions with tools by an exchange.
 
     It is not a transport below a client of its own: the SDK's providers give ``send`` the authentication and the following of
     redirects of each request, which a transport does not see.
@@ -183,7 +184,7 @@ class _PatchbayClient:
         return self.inner._transport_for_url(url)  # noqa: SLF001
 
     def _exchange(self, request: Any) -> Exchange | Any | None:
-        """Return the exchange for a request, an error response to it, or None for any other request than of chat completions."""
+        """Return the exchange for a request, an error response, or None if the request is sent unchanged."""
         if request.method != "POST" or not request.url.path.rstrip("/").endswith("/chat/completions"):
             return None
         try:
@@ -348,7 +349,7 @@ def _completed(work: Awaitable[Any]) -> Any:
 
 
 class _SyncClient(_PatchbayClient):
-    """A synchronous one."""
+    """Over a blocking HTTP client."""
 
     def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:
         """Send a request; chat completions with tools go through an exchange."""
@@ -360,7 +361,7 @@ class _SyncClient(_PatchbayClient):
 
 
 class _AsyncClient(_PatchbayClient):
-    """An asynchronous one."""
+    """Over an asynchronous HTTP client."""
 
     is_async = True
 

@@ -53,7 +53,7 @@ _LENGTH: Final = struct.Struct(">I")
 _COMPACT_ABOVE: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 _MAX_READS: Final = 16
-"""More than a kernel buffers for a dead peer; a live one could send for ever."""
+"""Maximum reads from a closed connection: more than a kernel buffers, and a bound for a peer that keeps sending."""
 
 _logger = logging.getLogger(__name__)
 

@@ -126,8 +126,8 @@ def _move(lines: Transcript, behind: Transcript) -> None:
     lines.clear()
 
 
-_LEFT: Final = 0.75
-"""Share of the limits to which history is trimmed: less often, so that the prefix stays the same and prompt caches hold."""
+_TRIM_TO: Final = 0.75
+"""Share of the limits to which history is trimmed: trimming is rare then, so the prefix stays the same for prompt caches."""
 
 
 def trim_history(messages: Sequence[Message], *, items: int, chars: int, last_whole: bool = False) -> list[Message]:
@@ -144,7 +144,7 @@ def trim_history(messages: Sequence[Message], *, items: int, chars: int, last_wh
 
     if fit(1):
         return list(messages)
-    while len(exchanges) > 1 and not fit(_LEFT):
+    while len(exchanges) > 1 and not fit(_TRIM_TO):
         del exchanges[0], sizes[0]
     if len(exchanges) > 1 or fit(1) or last_whole:
         return [message for each in exchanges for message in each]

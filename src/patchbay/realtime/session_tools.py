@@ -22,9 +22,9 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionTools:
-    """The program's ``own`` tools merged with those of the last snapshot, which wins: ``available``.
+    """The program's ``own`` tools and the last snapshot's, merged into ``available``; of equal names the snapshot's is taken.
 
-    Where ``search`` says so, the model is offered a search, and of the others what it has found.
+    With ``search``, a large set is offered as a search tool, the pinned tools, and the tools that were found.
     """
 
     def __init__(self, dialect: type[Dialect], own: Iterable[Any], search: ToolSearch | None = None) -> None:
@@ -80,7 +80,7 @@ class SessionTools:
         return self._encoded.names.own(name)
 
     def exclude(self, event: ServerError, sent: Sequence[WireTool]) -> bool:
-        """Leave out the one tool that the server refused; return False if it does not say which."""
+        """Stop offering the tool that the server's error names; return False if it names none."""
         index = _TOOL_INDEX.search(event.param)
         if index is None or int(index[1]) >= len(sent):
             return False

@@ -114,8 +114,8 @@ async def _send_json(make: Callable[[ProxyRequest], Awaitable[bytes]], request: 
 
 
 @dataclass(slots=True)
-class _Served:
-    """A request while it is served, for its errors and log lines. ``scope`` is that of a chat completion for a front-end's."""
+class _RequestState:
+    """State of a request, for its errors and log lines. For a front-end ``scope`` is the converted chat request's."""
 
     scope: Any
     path: str
@@ -202,94 +202,94 @@ class ProxyApp:
 
     async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
         """Answer one request, with an error where that fails."""
-        served = _Served(scope, own_path(scope), reply)
+        state = _RequestState(scope, own_path(scope), reply)
         try:
-            await self._answer(served, receive)
+            await self._answer(state, receive)
         except ClientDisconnect as error:
-            self._log_failure(served, error)
+            self._log_failure(state, error)
         except PatchbayError as error:
-            self._log_failure(served, error)
-            log_error_response(served.scope, error.status, self._redact.text(f"{error.code}: {error}"))
-            await self._send_error(served, error)
+            self._log_failure(state, error)
+            log_error_response(state.scope, error.status, self._redact.text(f"{error.code}: {error}"))
+            await self._send_error(state, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
-            self._log_failure(served, stopping)
-            if not reply.started or served.takes_events:
-                await self._send_error(served, stopping)
+            self._log_failure(state, stopping)
+            if not reply.started or state.takes_events:
+                await self._send_error(state, stopping)
             raise
         except Exception as error:
             _logger.exception("The proxy failed on a request")
-            self._log_failure(served, PatchbayError(f"{type(error).__name__}: {error}"))
+            self._log_failure(state, PatchbayError(f"{type(error).__name__}: {error}"))
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
-            await self._send_error(served, failure)
+            await self._send_error(state, failure)
 
-    async def _answer(self, served: _Served, receive: Receive) -> None:
+    async def _answer(self, state: _RequestState, receive: Receive) -> None:
         """Check a request, and answer it. Raises PatchbayError."""
-        route = self._frontends.route(served.scope, served.path)
-        tail = CHAT if route is not None else await self._route(served.scope, served.path, served.reply)
+        route = self._frontends.route(state.scope, state.path)
+        tail = CHAT if route is not None else await self._route(state.scope, state.path, state.reply)
         if tail is None:
             return
         if route is not None:
-            served.frontend, served.scope = route.frontend, chat_scope(served.scope)
-            served.reply.keep_alive = route.frontend.heartbeat
-        scope = served.scope
+            state.frontend, state.scope = route.frontend, chat_scope(state.scope)
+            state.reply.keep_alive = route.frontend.heartbeat
+        scope = state.scope
         chat = scope["method"] == "POST" and is_chat(tail)
         self._authorize(scope, chat=chat)
-        served.id = f"{self._prefix}-{next(self._count)}"
+        state.id = f"{self._prefix}-{next(self._count)}"
         work: _Work | None
         if chat:
             body = await read_body(receive, self.settings.max_body_size)
-            self._log_request(served, body=body)
-            work = self._begin(served, body) if route is None else await self._begin_frontend(served, route, body, receive)
+            self._log_request(state, body=body)
+            work = self._begin(state, body) if route is None else await self._begin_frontend(state, route, body, receive)
         elif route is not None:
             work = partial(_send_json, partial(self._frontends.list_models, route))
-        elif (stored := await self._frontends.stored(scope, served.path)) is not None:
-            await self._send_stored(stored, receive, served.reply)
+        elif (stored := await self._frontends.stored(scope, state.path)) is not None:
+            await self._send_stored(stored, receive, state.reply)
             work = None
         else:
-            self._log_request(served, passthrough=True)
+            self._log_request(state, passthrough=True)
             work = partial(run_passthrough, tail=tail)
         if work is not None:
-            await self._run(served, receive, work)
+            await self._run(state, receive, work)
 
-    def _begin(self, served: _Served, body: bytes, encoder: AnswerEncoder | None = None) -> _Work:
+    def _begin(self, state: _RequestState, body: bytes, encoder: AnswerEncoder | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
-        if self._tools is not None and (turn := self._tools.begin(served.scope, body, encoder)) is not None:
-            served.exchange = turn
+        if self._tools is not None and (turn := self._tools.begin(state.scope, body, encoder)) is not None:
+            state.exchange = turn
             return turn.run
-        served.exchange = exchange = self._make_exchange(body, encoder)
+        state.exchange = exchange = self._make_exchange(body, encoder)
         return partial(run_chat, exchange=exchange)
 
-    async def _begin_frontend(self, served: _Served, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
+    async def _begin_frontend(self, state: _RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
         """Begin the work on a front-end's request; None where it is answered already. Raises PatchbayError."""
-        frontends, reply = self._frontends, served.reply
-        decoded = await frontends.decode(route, body, served.scope)
+        frontends, reply = self._frontends, state.reply
+        decoded = await frontends.decode(route, body, state.scope)
         chat, encoder = encode(decoded.body), decoded.encoder
         if decoded.is_empty:
-            reply.before_end = frontends.storing(encoder, served.scope)
+            reply.before_end = frontends.storing(encoder, state.scope)
             await reply.start(200, EVENT_STREAM)
             await reply.finish(encoder.end())
             return None
         if route.wants == "count":
             sent = self._make_exchange(chat, encoder).request
             return partial(_send_json, partial(frontends.count, route, decoded.body, sent))
-        apart = partial(self._run_apart, served.id, served.scope, chat, encoder)
-        if (begun := await frontends.begin(decoded, apart)) is not None:
-            await self._send_stored(begun, receive, reply)
+        run = partial(self._run_in_background, state.id, state.scope, chat, encoder)
+        if (stored := await frontends.begin(decoded, run)) is not None:
+            await self._send_stored(stored, receive, reply)
             return None
-        reply.before_end = frontends.storing(encoder, served.scope)
-        return self._begin(served, chat, encoder)
+        reply.before_end = frontends.storing(encoder, state.scope)
+        return self._begin(state, chat, encoder)
 
-    async def _run(self, served: _Served, receive: Receive, work: _Work) -> None:
+    async def _run(self, state: _RequestState, receive: Receive, work: _Work) -> None:
         """Run ``work`` while its client and upstream are watched. Raises PatchbayError."""
         settings = self.settings
         with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
             await work(
                 ProxyRequest(
-                    served.id,
-                    served.scope,
+                    state.id,
+                    state.scope,
                     receive,
-                    served.reply,
+                    state.reply,
                     watch,
                     self._upstream,
                     settings,
@@ -343,15 +343,15 @@ class ProxyApp:
                 raise
         await reply.finish()
 
-    async def _run_apart(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:
+    async def _run_in_background(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:
         """Answer a request whose client does not wait, through ``send`` and into ``encoder``. Raises PatchbayError."""
         gone = asyncio.Event()  # never set: no client can disconnect
 
         async def receive() -> Any:
             await gone.wait()
 
-        served = _Served(scope, "", ResponseWriter(send, []), request_id)
-        await self._run(served, receive, self._begin(served, body, encoder))
+        state = _RequestState(scope, "", ResponseWriter(send, []), request_id)
+        await self._run(state, receive, self._begin(state, body, encoder))
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
@@ -397,9 +397,9 @@ class ProxyApp:
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
-    async def _send_error(self, served: _Served, error: PatchbayError) -> None:
+    async def _send_error(self, state: _RequestState, error: PatchbayError) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
-        reply, exchange = served.reply, served.exchange
+        reply, exchange = state.reply, state.exchange
         if not reply.started:
             if getattr(exchange, "has_run", False):  # a turn whose tools would run again
                 error = not_retryable(error)
@@ -408,24 +408,24 @@ class ProxyApp:
                 headers.append((b"www-authenticate", b"Bearer"))
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
-            frontend = served.frontend or self._frontends.owner(served.path)
+            frontend = state.frontend or self._frontends.owner(state.path)
             body = error_body(error) if frontend is None else frontend.error_body(error)
             await reply.whole(error.status, headers, self._redact(body))
         elif reply.finished:
             return
-        elif exchange is not None and served.takes_events:
+        elif exchange is not None and state.takes_events:
             await reply.finish(self._redact(exchange.error_event(error)))
         else:
             # The server closes the connection, so that no client takes the body for complete.
             raise TruncatedResponseError(str(error)) from error
 
-    def _log_request(self, served: _Served, **seen: Any) -> None:
+    def _log_request(self, state: _RequestState, **seen: Any) -> None:
         if self._request_log is not None:
-            method = served.scope["method"]
-            self._request_log.record("client_request", served.id, method=method, path=served.path, **seen)
+            method = state.scope["method"]
+            self._request_log.record("client_request", state.id, method=method, path=state.path, **seen)
 
-    def _log_failure(self, served: _Served, error: PatchbayError) -> None:
+    def _log_failure(self, state: _RequestState, error: PatchbayError) -> None:
         if self._request_log is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
-        self._request_log.record(event, served.id, status=error.status, code=error.code, message=str(error))
+        self._request_log.record(event, state.id, status=error.status, code=error.code, message=str(error))

@@ -119,7 +119,7 @@ def read_value(raw: str) -> Any:
 
 @dataclass(frozen=True)
 class Notation:
-    """Notation of values: the three words, a text, a key, and the separators of members and behind a key."""
+    """Notation of values: true, false and null, strings, keys, and the separators of members and after a key."""
 
     true: str
     false: str

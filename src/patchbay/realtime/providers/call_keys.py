@@ -48,7 +48,7 @@ class KnownCall:
         return f"{self.response_id}/{self.number}"
 
     def contradicts(self, reference: CallReference) -> bool:
-        """True if a stored differs in id, name or arguments."""
+        """True if the stored call has another id, name or arguments than ``reference``."""
         stored = self.reference
         return (
             _differ(stored.item, reference.item)

@@ -148,12 +148,12 @@ class EventReader(Dialect):
 
     def _whole_calls(self, response_id: str, response: dict[str, Any]) -> tuple[FinalCall, ...]:
         items = ((index, item) for index, item in json_access.elements(response, "output") if item.get("type") == "function_call")
-        listed = [self._named(item, index=index, whole=True) for index, item in islice(items, MAX_CALLS)]
+        listed = [self._reference(item, index=index, whole=True) for index, item in islice(items, MAX_CALLS)]
         if not listed:
             return ()
         return tuple(
-            FinalCall(known.key, self.call_id(known), named.name, named.arguments)
-            for known, named in self._calls_of(response_id).match_all(listed)
+            FinalCall(known.key, self.call_id(known), reference.name, reference.arguments)
+            for known, reference in self._calls_of(response_id).match_all(listed)
         )
 
     def _id(self, frame: dict[str, Any]) -> str:
@@ -207,17 +207,17 @@ class EventReader(Dialect):
         if item.get("type") != "function_call":
             return []
         whole = frame["type"].endswith("done") and json_access.text(item, "status") != "incomplete"
-        return self._piece(frame, self._named(item, index=json_access.index(frame, "output_index"), whole=whole))
+        return self._piece(frame, self._reference(item, index=json_access.index(frame, "output_index"), whole=whole))
 
     @_reads("response.function_call_arguments.delta", "response.function_call_arguments.done")
     def _arguments(self, frame: dict[str, Any]) -> list[ServerEvent]:
         """Read a frame about arguments: like an item, but with ``item_id``."""
         whole = frame["type"].endswith("done")
-        named = self._named(frame, index=json_access.index(frame, "output_index"), whole=whole)
-        named.item = json_access.text(frame, "item_id")
-        return self._piece(frame, named, delta="" if whole else json_access.text(frame, "delta"))
+        reference = self._reference(frame, index=json_access.index(frame, "output_index"), whole=whole)
+        reference.item = json_access.text(frame, "item_id")
+        return self._piece(frame, reference, delta="" if whole else json_access.text(frame, "delta"))
 
-    def _named(self, holder: dict[str, Any], *, index: int | None, whole: bool) -> CallReference:
+    def _reference(self, holder: dict[str, Any], *, index: int | None, whole: bool) -> CallReference:
         return CallReference(
             item=json_access.text(holder, "id"),
             call_id=json_access.text(holder, "call_id"),
@@ -227,18 +227,18 @@ class EventReader(Dialect):
             arguments=(json_access.arguments(holder, "arguments") or "")[: MAX_ARGUMENT_CHARS + 1] if whole else "",
         )
 
-    def _piece(self, frame: dict[str, Any], named: CallReference, *, delta: str = "") -> list[ServerEvent]:
+    def _piece(self, frame: dict[str, Any], reference: CallReference, *, delta: str = "") -> list[ServerEvent]:
         response_id = self._id(frame)
-        known = self._calls_of(response_id).find(named)
+        known = self._calls_of(response_id).find(reference)
         return [
             CallDelta(
                 response_id,
                 known.key,
                 call_id=self.call_id(known),
-                name=named.name,
+                name=reference.name,
                 delta=delta,
-                arguments=named.arguments or None,
-                done=named.whole,
+                arguments=reference.arguments or None,
+                done=reference.whole,
             )
         ]
 

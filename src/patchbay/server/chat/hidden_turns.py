@@ -36,7 +36,7 @@ class _HiddenTurn:
 
 @dataclass(frozen=True)
 class RestoredHistory:
-    """A client's conversation as the model sees it, and its long results."""
+    """A client's conversation as the model sees it, and its long results. ``found``: a stored turn was restored."""
 
     messages: list[Message]
     results: MemoryResultStore
@@ -82,7 +82,7 @@ class HiddenTurnStore:
         while index < len(messages):
             message = messages[index]
             index += 1
-            hidden = self._of(message)
+            hidden = self._find(message)
             if hidden is None:
                 view.append(message)
                 continue
@@ -97,8 +97,8 @@ class HiddenTurnStore:
             view, results if results is not None else MemoryResultStore(max_chars=RESULT_CHARS), found=results is not None
         )
 
-    def _of(self, message: Message) -> _HiddenTurn | None:
-        """Return the hidden turn that a message quotes: all of its calls were handed out together."""
+    def _find(self, message: Message) -> _HiddenTurn | None:
+        """Return the stored turn whose call ids a message contains; all of them were handed out together."""
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not isinstance(calls, list) or not calls:
             return None
