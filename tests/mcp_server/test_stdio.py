@@ -150,10 +150,10 @@ def test_unservable_tools_are_an_error_before_any_output(tmp_path: Path, token: 
         assert (True, "") == (words in done.stderr, done.stdout)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (None, 0)])
 @pytest.mark.parametrize("is_bridge", [False, True], ids=["tools", "bridge"])
-def test_a_signal_ends_it_while_standard_input_is_open(
-    tmp_path: Path, server: Server, token: str, number: signal.Signals, status: int, is_bridge: bool
+def test_it_ends_at_a_signal_or_at_the_end_of_standard_input(
+    tmp_path: Path, server: Server, token: str, number: signal.Signals | None, status: int, is_bridge: bool
 ) -> None:
     (tmp_path / "greetings.py").write_text(MODULE)
     where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token) if is_bridge else ("--tools", "greetings.py")
@@ -167,5 +167,8 @@ def test_a_signal_ends_it_while_standard_input_is_open(
         process.stdin.write(first)
         process.stdin.flush()
         assert b'"id":1' in process.stdout.readline()
-        process.send_signal(number)
+        if number is None:
+            process.stdin.close()
+        else:
+            process.send_signal(number)
         assert (status, b"") == (process.wait(30), process.stderr.read())

@@ -109,7 +109,10 @@ async def _standard_streams() -> AsyncIterator[Any]:
     os.close(nothing)
     try:
         async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _lines(private))) as streams:
-            yield streams
+            try:
+                yield streams
+            finally:
+                streams[1].close()  # the SDK's task that writes waits for that
     finally:
         os.dup2(private, 0)  # ``private`` stays open: the thread may read it
 
