@@ -7,6 +7,8 @@ import sys
 
 from openai import OpenAI
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 model, question, server = [*sys.argv[1:], "http://127.0.0.1:48911"][:3]
 
 with OpenAI(base_url=f"{server}/v1", api_key="none") as client:

@@ -259,6 +259,13 @@ def test_invalid_configuration_prevents_the_start(what, config, message, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("what", ["serve", "proxy"])
+def test_an_audit_log_in_no_folder_prevents_the_start(what, folder) -> None:
+    flags = ["--upstream", "http://127.0.0.1:9", "--config", str(folder / "config.json"), "--store", "memory"]
+    done = run_command(what, "--port", "0", *flags, "--audit", str(folder / "nowhere" / "audit.db"))
+    assert (2, True) == (done.returncode, f"--audit: no such folder {folder / 'nowhere'}." in done.stderr)
+
+
 def test_hooks_are_those_of_one_process(folder) -> None:
     flags = ["--workers", "2", "--config", str(folder / "config.json"), "--upstream", "http://127.0.0.1:9"]
     done = run_command("proxy", *flags, "--port", str(kept_port()))

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import MISSING, fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -140,6 +141,11 @@ class AuditLog:
         self._most = most_waiting
         self._begin()
         _logs.add(self)
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, None for other databases."""
+        return self._store.file
 
     def _begin(self) -> None:
         """Reset the queue: at first, and in a forked child, whose parent writes the records."""

@@ -131,7 +131,7 @@ def load_format(value: str) -> str | Format:
 def make_governance(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Governance:
     """Create hooks, approvals and audit from flags. ``store`` is the default database, None for memory.
 
-    An audit log in memory keeps at most one day, so that it does not grow without bound.
+    An audit log in memory keeps at most one day, so that it does not grow without bound. Raises ConfigurationError.
     """
     from patchbay.server.governance import Governance, GovernanceSettings
 
@@ -142,7 +142,7 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
         database = _IN_MEMORY
     if database == _IN_MEMORY:
         days = min(days, 1.0) or 1.0
-    return Governance(
+    governance = Governance(
         GovernanceSettings(
             config=config.expanduser() if config is not None else None,
             approvals=store,
@@ -150,6 +150,10 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
             audit_kept=days * _DAY if days else None,
         )
     )
+    file = governance.audit.file if governance.audit is not None else None
+    if file is not None and not file.parent.is_dir():  # records would wait for it
+        raise ConfigurationError(f"--audit: no such folder {file.parent}.")
+    return governance
 
 
 def mcp_servers(file: Path | None, config: Path | None) -> tuple[McpServer, ...]:
