@@ -36,6 +36,7 @@ def greet(name: str) -> str:
 def spare() -> str:
     return "spare"
 '''
+PRINTED = "not between the messages\n"
 POLICY = """
 [[approvals.rules]]
 tools = ["greet"]
@@ -137,17 +138,23 @@ async def test_a_bridge_passes_calls_progress_changes_and_cancellations_on(serve
 
 def test_unservable_tools_are_an_error_before_any_output(tmp_path: Path, token: str) -> None:
     (tmp_path / "nothing_here.py").write_text("x = 1\nprint('not between the messages')\n")
+    (tmp_path / "raises_here.py").write_text("x = 1\n1 / 0\n")
+    (tmp_path / "unfinished.py").write_text("x = 1\ndef f(:\n")
     for status, words, arguments in [
         (1, "No response from http://127.0.0.1:9", ("--server", "http://127.0.0.1:9")),
         (2, "No module named 'not_there'", ("--tools", "not_there")),
+        (2, "no such file", ("--tools", f"{tmp_path}/not_there.py")),
+        (2, "ZeroDivisionError: division by zero", ("--tools", f"{tmp_path}/raises_here.py")),
+        (2, "SyntaxError: invalid syntax (unfinished.py, line 2)", ("--tools", f"{tmp_path}/unfinished.py")),
         (2, "there is no 'y'", ("--tools", f"{tmp_path}/nothing_here.py:y")),
         (2, "there are no tools", ("--tools", f"{tmp_path}/nothing_here.py")),
         (2, "--config and --audit are for --tools", ("--audit", "none")),
+        (2, "--role: not with --tools", ("--tools", "x", "--role", "ann")),
         (2, "--server and --token-file: not with --tools", ("--tools", "x", "--server", "http://[::1]:9", "--token-file", token)),
     ]:
         done = run_cli("mcp", "serve", *arguments)
         assert status == done.returncode, (arguments, done.stderr)
-        assert (True, "") == (words in done.stderr, done.stdout)
+        assert (True, "", 1) == (words in done.stderr, done.stdout, done.stderr.removeprefix(PRINTED).count("\n")), done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (None, 0)])

@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import typer
 
-from patchbay.cli.options import SERVER, Audit, AuditDays, Config, Server, TokenFile, is_explicit
+from patchbay._text import one_line
+from patchbay.cli.options import GOVERNANCE, SERVER, AuditDays, Config, Server, TokenFile, is_explicit
 from patchbay.cli.terminal import fail
 from patchbay.errors import ConfigurationError
 
@@ -31,7 +32,18 @@ Tools = Annotated[
     ),
 ]
 
-_OF_SERVERS: Final = {"--server": "server", "--token-file": "token_file"}
+_Audit = Annotated[
+    str | None,
+    typer.Option(
+        "--audit",
+        metavar="URL",
+        envvar="PATCHBAY_AUDIT",
+        rich_help_panel=GOVERNANCE,
+        help="Database of the audit log, with --tools; default: none. memory: one day, in memory.",
+    ),
+]
+
+_OF_SERVERS: Final = {"--server": "server", "--token-file": "token_file", "--role": "role"}
 
 
 def serve(
@@ -41,7 +53,7 @@ def serve(
     role: Role = "",
     tools: Tools = [],  # noqa: B006  (typer reads it)
     config: Config = None,
-    audit: Audit = None,
+    audit: _Audit = None,
     audit_days: AuditDays = 90.0,
 ) -> None:
     """Speak MCP at standard input and output, for clients that start a process.
@@ -73,7 +85,7 @@ def serve(
 
         with redirect_stdout(sys.stderr):  # standard output is the protocol's
             found = [each for target in tools for each in load_tools(target)]
-        asyncio.run(_serve_tools(found, role, make_governance(config, audit or "none", audit_days, store=None)))
+        asyncio.run(_serve_tools(found, make_governance(config, audit or "none", audit_days, store=None)))
     elif config is not None or audit is not None:
         raise ConfigurationError("--config and --audit are for --tools: a running server has its own.")
     else:
@@ -90,11 +102,15 @@ def load_tools(target: str) -> list[Tool]:
 
     place, _, name = target.partition(":")
     path = Path(place)
+    if path.suffix == ".py" and not path.is_file():
+        raise ConfigurationError(f"--tools {target}: no such file.")
     sys.path.insert(0, str(path.parent.resolve() if path.suffix == ".py" else Path.cwd()))
     try:
         module = import_module(path.stem if path.suffix == ".py" else place)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--tools {target}: {error}.") from None
+    except Exception as error:
+        raise ConfigurationError(f"--tools {target}: {one_line(f'{type(error).__name__}: {error}', 300)}") from error
     if not name:
         found: Any = [each for each in vars(module).values() if isinstance(each, Tool)]
     elif (found := getattr(module, name, None)) is None:
@@ -105,20 +121,20 @@ def load_tools(target: str) -> list[Tool]:
     return tools
 
 
-async def _serve_tools(tools: list[Tool], role: str, governance: Governance) -> None:
+async def _serve_tools(tools: list[Tool], governance: Governance) -> None:
     from patchbay import __version__
     from patchbay.mcp.server import RegistryServer
     from patchbay.mcp.stdio_server import serve_stdio
     from patchbay.tools.registry import DEFAULT_ROLE, Registration, ToolRegistry
 
-    registry = ToolRegistry([role or DEFAULT_ROLE])
+    registry = ToolRegistry([DEFAULT_ROLE])
     for each in tools:
         registry.register(Registration.of(each), inside=True)
     try:
         await governance.open()
         server = RegistryServer(
             registry,
-            role or DEFAULT_ROLE,
+            DEFAULT_ROLE,
             version=__version__,
             hooks=governance.hooks,
             media=governance.media,
