@@ -327,7 +327,8 @@ def test_list_reports_a_file_without_hooks_and_disabled_hooks(tmp_path):
     assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout
 
 
-def test_ctrl_c_ends_it_and_the_hook(tmp_path):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_the_hook(tmp_path, number, status):
     marker = tmp_path / "pid"
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     pipe = subprocess.PIPE
@@ -335,11 +336,11 @@ def test_ctrl_c_ends_it_and_the_hook(tmp_path):
     with subprocess.Popen(arguments, stdout=pipe, stderr=pipe) as doctor:
         try:
             run(wait_until(lambda: marker.exists() and marker.read_text()))
-            doctor.send_signal(signal.SIGINT)
+            doctor.send_signal(number)
             out, _ = doctor.communicate(timeout=BOUND)
         finally:
             doctor.kill()
-    assert (130, b"") == (doctor.returncode, out)
+    assert (status, b"") == (doctor.returncode, out)
     assert not process_exists(int(marker.read_text()))
 
 

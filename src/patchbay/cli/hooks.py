@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +72,9 @@ def doctor(
         typer.Argument(metavar="COMMAND...|NAME", help="Command of the hook, or with --config its name.", show_default=False),
     ],
     config: _Config = None,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout of each response.")] = 5.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout of each response; the first has at least 5.")
+    ] = 5.0,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -87,7 +91,6 @@ def doctor(
       patchbay hooks doctor --config patchbay.yaml weather
     """  # fmt: skip
     from patchbay.hooks.process.child import ProcessSpec
-    from patchbay.hooks.process.doctor import examine
 
     escape_unencodable()
     _check_order(target, config)
@@ -96,7 +99,10 @@ def doctor(
     else:
         spec = _process(_read(config), target)
         modes = spec.modes
-    verdicts = asyncio.run(examine(spec, modes=modes, timeout=timeout))
+    try:
+        verdicts = asyncio.run(_examine(spec, modes, timeout))
+    except asyncio.CancelledError:
+        sys.exit(128 + signal.SIGTERM)
     counts = {outcome: sum(each.outcome == outcome for each in verdicts) for outcome in ("ok", "warning", "failure")}
     failed = counts["failure"] + (counts["warning"] if strict else 0) > 0
     if as_json:
@@ -107,6 +113,16 @@ def doctor(
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
         print(f"{plural(len(verdicts), 'check')}: {summary}")
     sys.exit(1 if failed else 0)
+
+
+async def _examine(spec: ProcessSpec, modes: frozenset[str] | None, timeout: float) -> list[Verdict]:  # noqa: ASYNC109
+    """Check a hook; SIGTERM cancels, as Ctrl-C does, so that the hook's process ends too."""
+    from patchbay.hooks.process.doctor import examine
+
+    task = asyncio.current_task()
+    if task is not None and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await examine(spec, modes=modes, timeout=timeout)
 
 
 def _print(verdicts: Sequence[Verdict]) -> None:
