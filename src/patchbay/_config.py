@@ -96,7 +96,9 @@ class Table:
         return dict(value)
 
     def one_of(self, key: str, values: Collection[str], default: str = "") -> Any:
-        """Return a string that is one of ``values``."""
+        """Return a string that is one of ``values``; without a default the key is required."""
+        if not default and self.get(key) is None:
+            raise ConfigurationError(f"{self.at(key)} is missing: write one of {', '.join(values)}.")
         value = self.text(key, default)
         if value not in values:
             raise wrong(self.at(key), f"one of {', '.join(values)}", value)

@@ -360,6 +360,27 @@ def test_token_is_sent_only_to_the_named_server(tmp_path):
     assert [("/api/approvals", f"Bearer {TOKEN}")] == received
 
 
+@pytest.mark.parametrize("command", ["list", "sessions"])
+def test_a_server_of_another_program_is_refused(command):
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status": "ok"}')
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        thread = threading.Thread(target=elsewhere.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{elsewhere.server_port}"
+        done = patchbay(command, url=url)
+        elsewhere.shutdown()
+        thread.join(BOUND)
+    assert (1, "", f"patchbay: {url} is not a Patchbay server.\n") == (done.returncode, done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("command", ["list", "watch", "show", "approve", "deny"])
 @pytest.mark.parametrize("token", [None, "another-token-0123456789"])
 def test_commands_without_the_token_print_and_decide_nothing(locked, tmp_path, command, token):

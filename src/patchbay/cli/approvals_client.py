@@ -9,7 +9,7 @@ import select
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -45,9 +45,8 @@ class ApprovalsClient:
 
     def requests(self, *, everything: bool = False) -> list[ApprovalRequest]:
         """Return pending requests, oldest first, or recent requests, newest first, with complete arguments."""
-        found = self._server.read("/api/approvals", [("all", "1")] if everything else (), missing=_MISSING).get("approvals", ())
         requests = []
-        for each in found if isinstance(found, list) else ():
+        for each in self._list("/api/approvals", "approvals", [("all", "1")] if everything else ()):
             with contextlib.suppress(UnknownRequestError):
                 request = _parse(ApprovalRequest.from_json, each)
                 requests.append(self.get(request.id) if each.get("is_cut") else request)
@@ -67,12 +66,18 @@ class ApprovalsClient:
 
     def sessions(self) -> list[SessionGrant]:
         """Return active session approvals. Raises Server...Error."""
-        found = self._server.read("/api/approvals/sessions", missing=_MISSING).get("sessions")
-        return [_parse(SessionGrant.from_json, each) for each in (found if isinstance(found, list) else ())]
+        return [_parse(SessionGrant.from_json, each) for each in self._list("/api/approvals/sessions", "sessions")]
 
     def revoke(self, request_id: str) -> SessionGrant:
         """Revoke a session approval. Raises UnknownRequestError, Server...Error."""
         return self._find("/api/approvals/sessions", request_id, SessionGrant.from_json, key="revoked", method="DELETE")
+
+    def _list(self, path: str, key: str, parameters: Iterable[tuple[str, str]] = ()) -> list[Any]:
+        """Return the list in a response. Raises Server...Error."""
+        found = self._server.read(path, parameters, missing=_MISSING).get(key)
+        if not isinstance(found, list):
+            raise ServerUnavailableError(f"{self.url} is not a Patchbay server.")
+        return found
 
     def _find(self, path: str, request_id: str, read: Callable[[Any], T], *, key: str, **options: Any) -> T:
         """Send a request about a request or a grant, and return it. Raises UnknownRequestError, Server...Error."""
