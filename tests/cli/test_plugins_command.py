@@ -367,3 +367,9 @@ def test_invalid_server_address_is_a_one_line_error_and_creates_no_files(folder,
     failed = patchbay_run(folder, "--port", "0", "--server", server)
     assert (2, 1) == (failed.returncode, len(failed.stderr.splitlines()))
     assert not (folder / "patchbay").exists()
+
+
+def test_a_folder_without_plugins_is_listed_with_a_note(tmp_path):
+    done = patchbay("list", tmp_path)
+    assert (0, "", f"No plugins in {tmp_path}.\n") == (done.returncode, done.stdout, done.stderr)
+    assert ("[]\n", "") == ((quiet := patchbay("list", tmp_path, "--json")).stdout, quiet.stderr)

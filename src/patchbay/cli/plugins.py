@@ -40,7 +40,8 @@ plugins = command_group(
     "plugins",
     "Run plugins in separate processes, and register their tools with the server (patchbay serve).\n\n"
     "[bold]run[/bold] starts the plugin host; the other commands connect to it by its port.",
-    epilog="[bold]Exit status[/bold]: 0 success; 1 no host on this port, or the command failed; 2 usage error; 130 Ctrl-C.",
+    epilog="[bold]Exit status[/bold]: 0 success, also Ctrl-C of run; 1 no host on this port, or the command failed; "
+    "2 usage error; 130 Ctrl-C of another command.",
 )
 
 
@@ -166,6 +167,8 @@ def list_(
         rows = [{name: str(getattr(spec, name)) for name in members} for spec in specs]
         for row in rows if not as_json else ():
             print(f"{row['id']}  {row['entry']}  {row['version']}  {row['description']}".rstrip())
+        if not rows and not as_json:
+            print(f"No plugins in {folder}.", file=sys.stderr)
     else:
         rows = list(_request(port, do="list"))
         for row in rows if not as_json else ():
