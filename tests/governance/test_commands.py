@@ -238,6 +238,11 @@ def test_a_person_at_a_terminal_decides_while_the_client_waits(folder) -> None:
         assert "it is gone" in answer.result(BOUND)
 
 
+def test_a_folder_in_place_of_the_configuration_is_called_a_folder(tmp_path) -> None:
+    done = run_command("serve", "--port", "0", "--config", str(tmp_path), "--store", "memory")
+    assert (2, f"patchbay: --config: {tmp_path} is a folder.\n") == (done.returncode, done.stderr)
+
+
 @pytest.mark.parametrize("what", ["serve", "proxy"])
 @pytest.mark.parametrize(
     ("config", "message"),

@@ -46,11 +46,11 @@ async def opened(governance: Governance):
 @pytest.mark.parametrize(
     ("root", "words"),
     [
-        ({"hook": {}}, "hook is not known: is 'hooks' meant?"),
-        ({"Hooks": {}}, "Hooks is not known: is 'hooks' meant?"),
-        ({"hooks": {}, "approval": ASK}, "approval is not known: is 'approvals' meant?"),
-        ({"hooks": {}, "aprovals": ASK}, "aprovals is not known: is 'approvals' meant?"),
-        ({"hooks": {}, "approvers": ASK}, "approvers is not known: is 'approvals' meant?"),
+        ({"hook": {}}, "unknown key hook: did you mean hooks?"),
+        ({"Hooks": {}}, "unknown key Hooks: did you mean hooks?"),
+        ({"hooks": {}, "approval": ASK}, "unknown key approval: did you mean approvals?"),
+        ({"hooks": {}, "aprovals": ASK}, "unknown key aprovals: did you mean approvals?"),
+        ({"hooks": {}, "approvers": ASK}, "unknown key approvers: did you mean approvals?"),
         ({"hooks": {}, **ASK}, "rules stands beside 'hooks' or 'approvals', where it has no effect: write approvals.rules."),
         ({"hooks": {}, "default": "deny"}, "write approvals.default."),
         ({"hooks": {}, "deadline": 5}, "write approvals.deadline."),
@@ -110,7 +110,7 @@ def test_the_commands_refuse_such_a_file_too(tmp_path, command):
     ]
     done = run_process(arguments, capture_output=True, text=True, timeout=BOUND)
     assert (2, "") == (done.returncode, done.stdout)
-    assert f"patchbay: {path}: hook is not known: is 'hooks' meant?" in done.stderr
+    assert f"patchbay: {path}: unknown key hook: did you mean hooks?" in done.stderr
 
 
 def builtin(**more):
@@ -143,7 +143,7 @@ async def test_reload_of_an_invalid_file_changes_nothing(tmp_path):
         assert before == (process_of(governance.hooks, "guard"), governance.approvals.policy)
         assert ("running", "guard; approvals by 1 rule") == (before[0].state, governance.summary)
         written(tmp_path, {"hooks": {"processes": {}}, "approval": ASK})
-        with pytest.raises(ConfigurationError, match="is 'approvals' meant"):
+        with pytest.raises(ConfigurationError, match="did you mean approvals"):
             await governance.reload()
         written(tmp_path, {"approvals": {"rules": [{"when": {"path": {"regex": "("}}, "outcome": "ask"}]}})
         with pytest.raises(

@@ -126,7 +126,7 @@ def test_commands_name_the_file_of_a_mistake_and_its_place_once(tmp_path, conten
 def test_a_command_that_is_an_address_is_refused_when_it_is_added(tmp_path):
     config = tmp_path / "mcp.json"
     result = run("add", "web", "htps://x.example/mcp", config=config)
-    assert (2, True, False) == (result.returncode, "http:// or https://" in result.stderr, config.exists())
+    assert (2, True, False) == (result.returncode, "is neither a command nor a URL that" in result.stderr, config.exists())
 
 
 @pytest.mark.parametrize("given", ["Authorization=Bearer a:b==", "Authorization: Bearer a:b==", "Authorization:Bearer a:b=="])

@@ -183,7 +183,7 @@ def test_documented_variable_sets_the_port() -> None:
         (["--roles", " , "], "--roles needs at least one name"),
         (["--token-file", "/nowhere/token"], "token file /nowhere/token cannot be read"),
         (["--store", "mysql://x/y"], "mysql"),
-        (["--proxy", "127.0.0.1"], "a proxy needs a token"),
+        (["--proxy", "127.0.0.1"], "--proxy also needs --token-file"),
         (["--callback-ports", "5-x"], "range of ports '5-x'"),
         (["--callback-ports", "70000"], "range of ports '70000'"),
         (["--callback-ports", "9-5"], "range of ports '9-5'"),

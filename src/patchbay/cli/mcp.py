@@ -91,7 +91,9 @@ def add(
     if is_url and (env or cwd):
         raise ConfigurationError("--env and --cwd are for a command; a URL has --header.")
     if not is_url and "://" in target[0]:
-        raise ConfigurationError(f"{one_line(target[0], 100)!r} is no command, and an address begins with http:// or https://.")
+        raise ConfigurationError(
+            f"{one_line(target[0], 100)!r} is neither a command nor a URL that begins with http:// or https://."
+        )
     if header and not is_url:
         raise ConfigurationError("--header is for a URL; a command has --env.")
     file = _file(config)

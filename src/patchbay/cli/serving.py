@@ -135,6 +135,8 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
     """
     from patchbay.server.governance import Governance, GovernanceSettings
 
+    if config is not None and config.expanduser().is_dir():
+        raise ConfigurationError(f"--config: {config} is a folder.")
     if config is not None and not config.expanduser().is_file():
         raise ConfigurationError(f"--config: no such file {config}.")
     database = store if audit is None else audit

@@ -348,7 +348,7 @@ class ToolsSettings:
         if self.token is not None and (len(self.token) < _MIN_TOKEN_CHARS or not self.token.isascii() or " " in self.token):
             raise ConfigurationError(f"the token must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks.")
         if self.proxies and self.token is None:
-            raise ConfigurationError("a proxy needs a token too: what comes through it could come from anywhere.")
+            raise ConfigurationError("--proxy also needs --token-file: requests through a proxy can come from any machine.")
         require_positive(
             self, "max_body_size", "max_result_size", "body_timeout", "connect_timeout", "sync_timeout", "max_failures"
         )

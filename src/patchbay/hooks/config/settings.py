@@ -158,7 +158,7 @@ def _check_root(found: Any) -> None:
         for known, likeness in _NEAR.items():
             if difflib.SequenceMatcher(None, key.strip().lower(), known).ratio() >= likeness:
                 raise ConfigurationError(
-                    f"{key} is not known: is {known!r} meant? A key of another program must have a less similar name."
+                    f"unknown key {key}: did you mean {known}? A key of another program needs a less similar name."
                 )
         if is_nested and (key in POLICY_KEYS or key in _HOOKS_KEYS):
             place = APPROVALS if key in POLICY_KEYS else HOOKS
