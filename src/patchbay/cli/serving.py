@@ -152,7 +152,7 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
             audit_kept=days * _DAY if days else None,
         )
     )
-    file = governance.audit.file if governance.audit is not None else None
+    file = governance.audit.file if audit is not None and governance.audit is not None else None
     if file is not None and not file.parent.is_dir():  # records would wait for it
         raise ConfigurationError(f"--audit: no such folder {file.parent}.")
     return governance
