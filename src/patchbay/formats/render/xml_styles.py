@@ -148,7 +148,7 @@ def _m3_value(raw: str) -> str:
 
 
 def _m3_inside(value: Any) -> str:
-    """Encode a value as elements; an empty list, object and text look alike, and are told apart by the schema."""
+    """Encode a value as elements; an empty list, object and text look alike; the schema distinguishes them."""
     if isinstance(value, dict):
         return "".join(_m3_element(key, _m3_inside(item)) for key, item in value.items())
     if isinstance(value, list):
