@@ -143,6 +143,28 @@ def test_every_call_gets_exactly_one_result_in_call_order_for_any_siblings(batch
             assert index == done[index].value
 
 
+def test_timeout_of_one_call_leaves_its_siblings_running() -> None:
+    async def main() -> list[ToolExecution]:
+        timed_out = asyncio.Event()
+
+        @tool(timeout=SHORT)
+        async def too_slow() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                timed_out.set()
+
+        async def slower() -> str:
+            await timed_out.wait()
+            await asyncio.sleep(0.05)
+            return "done"
+
+        calls = [ToolCall("c0", "slower", "{}"), ToolCall("c1", "too_slow", "{}"), ToolCall("c2", "slower", "{}")]
+        return await asyncio.wait_for(Executor([too_slow, slower]).run(calls), 30)
+
+    assert [None, "tool_timeout", None] == [execution.result.code for execution in asyncio.run(main())]
+
+
 @settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=8), st.integers(0, 12))
 def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(batch, moment):
