@@ -186,9 +186,9 @@ class Executor(ExecutorSettings):
             agent_scope = surroundings
         batch = self.start(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
         try:
-            async for execution in batch:
-                if on_settled is not None:
-                    on_settled(execution)
+            while (event := await batch.next_event()) is not None:
+                if on_settled is not None and isinstance(event, ToolExecution):
+                    on_settled(event)
             return batch.executions
         finally:
             await batch.stop()
