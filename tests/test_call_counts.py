@@ -40,6 +40,7 @@ MOST_CALLS = {
     "parse a reply with a fenced call": 141,
     "parse a reply with a Hermes call": 138,
     "feed a chunk of prose": 1.1,
+    "feed a piece of 40 of prose with lines": 5.1,
     "feed a fenced call in pieces of 40": 240,
     "feed a piece of 40 of a call's argument": 14.5,
     "turn of a runner, 300 tools, 200 messages": 4200,
@@ -51,7 +52,7 @@ MOST_CALLS = {
     "proxy a Responses request with 40 tools": 425,
     "chat on a server with 1,000 tools": 530,
     "chat on a server with 1,000 tools, in text": 570,
-    "run a tool": 72,
+    "run a tool": 67,
     "turn of a runner": 168,
     "turn of an agent": 335,
 }
@@ -74,6 +75,7 @@ TOOLS = [
 FENCED = 'I look it up.\n\n```tool_call\n{"name": "tool_1", "arguments": {"query": "abc", "limit": 3}}\n```'
 HERMES = 'Fine.\n<tool_call>\n{"name": "tool_2", "arguments": {"query": "abc"}}\n</tool_call>'
 FILE = FENCED.replace("abc", "x = 1\\nprint(x)\\n" * 1000)
+PROSE = "The quick brown fox jumps over the lazy dog,\nand then it sleeps. " * 100
 CHUNKS = ["The quick", " brown fox", " jumps", " over the", " lazy dog.", " It is 3 o'clock,", " more or less."] * 20
 
 
@@ -313,6 +315,7 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
     "parse a reply with a fenced call": (lambda: parse(FENCED, tools=TOOLS), 1),
     "parse a reply with a Hermes call": (lambda: parse(HERMES, tools=TOOLS), 1),
     "feed a chunk of prose": (feed_chunks, len(CHUNKS)),
+    "feed a piece of 40 of prose with lines": (lambda: feed_pieces(PROSE), len(PROSE) // 40),
     "feed a fenced call in pieces of 40": (lambda: feed_pieces(FENCED * 20), 20),
     "feed a piece of 40 of a call's argument": (lambda: feed_pieces(FILE), len(FILE) // 40),
     "turn of a runner, 300 tools, 200 messages": (turns_of(client_patchbay.Run), 1),

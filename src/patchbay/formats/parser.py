@@ -291,7 +291,7 @@ class StreamParser:
     def feed(self, text: str) -> list[Event]:
         """Parse the next piece; return its events. Raises ValueError after ``close()``."""
         # Most chunks are prose without any marker, or the inside of a string of a call: they need no reader.
-        if self._pause(text) is None and text:
+        if text and (self._pause(text) is None or (self._scanner.open and self._scanner.is_prose(text))):
             self._prose.append(text)
             delta = _new_event(TextDelta)  # TextDelta(text) would cost as much as all the rest
             delta.text = text
@@ -320,7 +320,7 @@ class StreamParser:
 
     def take_prose(self, text: str) -> bool:
         """Parse the next piece if it is prose that comes out unchanged, without an event. Return False if it must be fed."""
-        if text and self._pause(text) is None:
+        if text and (self._pause(text) is None or (self._scanner.open and self._scanner.is_prose(text))):
             self._prose.append(text)
             return True
         return False

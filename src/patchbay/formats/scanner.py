@@ -58,7 +58,8 @@ class Scanner:
         self._markers = markers
         self._region_for = region
         self.pause = pause_pattern(markers, lines=line_start is not None).search
-        """Finds where a chunk that follows prose may begin a marker, or a line that must be examined."""
+        """Finds where a chunk that follows prose may begin a marker, or a line."""
+        self._marker_start = pause_pattern(markers, lines=False).search
         self._starts: frozenset[str] | None = None
         self._line = line_start_pattern(None).search
         self.waiting = False
@@ -66,6 +67,10 @@ class Scanner:
         self.open = False
         """Waiting in prose, with nothing held back at all: a chunk in which ``pause`` finds nothing is emitted unchanged."""
         self._read_until = 0
+
+    def is_prose(self, text: str) -> bool:
+        """True if a chunk that follows prose is prose, and its lines need not be examined either. Call only while ``open``."""
+        return self._marker_start(text) is None and self._line(text) is None
 
     def run(self) -> Steps[None]:
         """Read to the end of the text."""
