@@ -267,7 +267,7 @@ class StreamParser:
         self._known_prose = 0
         """Number of prose pieces when the readers last saw a chunk."""
         self._pause: Callable[[str], object] = len
-        """Returns None for a chunk that is prose as a whole. ``len`` never does: no chunk can take the fast path then."""
+        """Returns None for a chunk without a marker or a line. ``len`` never does: no chunk can take the fast path then."""
         self._closed = False
         self._begins_in_reasoning = bool(reasoning_prefilled)
         self.prefilled = reasoning and self._begins_in_reasoning

@@ -69,8 +69,8 @@ class Scanner:
         self._read_until = 0
 
     def is_prose(self, text: str) -> bool:
-        """True if a chunk that follows prose is prose, and its lines need not be examined either. Call only while ``open``."""
-        return self._marker_start(text) is None and self._line(text) is None
+        """True if a chunk in which ``pause`` found something is prose, with no line to examine. Call only while ``open``."""
+        return self.line_start is not None and self._marker_start(text) is None and self._line(text) is None
 
     def run(self) -> Steps[None]:
         """Read to the end of the text."""
