@@ -7,6 +7,7 @@
     ├── UpstreamError                  RuntimeError   "upstream_error"       the model's server failed; HTTP 502
     │   └── UpstreamTimeoutError       TimeoutError   "upstream_timeout"     HTTP 504
     ├── ToolChoiceError                RuntimeError   "tool_choice_unmet"    the model did not obey tool_choice; HTTP 502
+    ├── InvalidCallError               RuntimeError   "invalid_call"         a call's arguments are no JSON object; HTTP 502
     ├── ResponseFormatError            RuntimeError   "response_format_unmet" an answer is not the JSON asked for; HTTP 502
     ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's maximum of rounds
     ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
@@ -107,6 +108,14 @@ class ToolChoiceError(PatchbayError, RuntimeError):
     """The model did not obey ``tool_choice``, nor after retries."""
 
     code = "tool_choice_unmet"
+    kind = "upstream_error"
+    status = 502
+
+
+class InvalidCallError(PatchbayError, RuntimeError):
+    """The model wrote a call whose arguments are no JSON object, and cannot be repaired to one, also after retries."""
+
+    code = "invalid_call"
     kind = "upstream_error"
     status = 502
 

@@ -207,9 +207,10 @@ def test_call_keeps_the_fields_its_provider_needs_back() -> None:
     with serve_chat([Message({"tool_calls": [signed]}, finish_reason="tool_calls")] * 2) as at:
         at.server.register("weather")
         whole = at.ask(tools=[THEIRS]).choices[0].message.tool_calls[0]
-        (piece,) = [
+        deltas = [
             chunk.choices[0].delta.tool_calls[0]
             for chunk in at.stream(tools=[THEIRS])
             if chunk.choices and chunk.choices[0].delta.tool_calls
         ]
-        assert signed["extra_content"] == whole.model_extra["extra_content"] == piece.model_extra["extra_content"]
+        (streamed,) = [delta.model_extra["extra_content"] for delta in deltas if delta.model_extra]
+        assert signed["extra_content"] == whole.model_extra["extra_content"] == streamed

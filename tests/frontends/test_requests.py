@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.errors import InvalidRequestError
+from patchbay.formats.events import CallArguments, CallEnd, CallStart
 from patchbay.frontends import AnthropicMessages, GenerateContent, OpenAIResponses
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
 from patchbay.models.wire import encode
+from patchbay.types import ToolCall
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 MESSAGES = {
@@ -166,7 +169,7 @@ def test_gemini():
 
 
 def test_a_custom_tool_gets_its_text_and_a_nested_one_its_namespace():
-    decoded = OpenAIResponses().decode(encode(RESPONSES), "")
+    decoded = OpenAIResponses().decode(encode({**RESPONSES, "stream": False}), "")
     message = {
         "role": "assistant",
         "content": None,
@@ -176,7 +179,9 @@ def test_a_custom_tool_gets_its_text_and_a_nested_one_its_namespace():
             {"id": "3", "function": {"name": "tool_search", "arguments": '{"query": "q"}'}},
         ],
     }
-    output = json.loads(decoded.encoder.whole({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))["output"]
+    exchange = Exchange(encode(decoded.body), TextOptions(tools="native"), Capabilities(), decoded.encoder)
+    answer, _ = exchange.answer(encode({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))
+    output = json.loads(answer)["output"]
     assert ("custom_tool_call", "patch", "*** y") == (output[0]["type"], output[0]["name"], output[0]["input"])
     assert ("function_call", "read", "files") == (output[1]["type"], output[1]["name"], output[1]["namespace"])
     assert ("tool_search_call", {"query": "q"}) == (output[2]["type"], output[2]["arguments"])
@@ -229,9 +234,11 @@ def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
 def test_text_in_arguments_is_streamed_in_any_split(arguments, text, status):
     for size in range(1, 9):
         encoder = OpenAIResponses().decode(encode(CUSTOM), "").encoder
-        out = encoder.call(0, 0, "a", "patch")
+        out = encoder.part(0, CallStart(0, "a", "patch"))
         for at in range(0, len(arguments), size):
-            out += encoder.arguments(0, 0, arguments[at : at + size])
+            out += encoder.part(0, CallArguments(0, arguments[at : at + size]))
+        if status == "completed":
+            out += encoder.part(0, CallEnd(0, ToolCall("a", "patch", arguments)))
         out += encoder.finish(0, "length")
         events = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: ")]
         deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
@@ -292,3 +299,62 @@ def test_gemini_accepts_snake_case():
     part = {"inline_data": {"mime_type": "image/png", "data": "AA=="}}
     (question,) = decode({"contents": [{"role": "user", "parts": [part]}]})["messages"]
     assert "data:image/png;base64,AA==" == question["content"][0]["image_url"]["url"]
+
+
+TOOLS_WITHOUT_PROPERTIES = {
+    "messages": {**MESSAGES, "tools": [{"name": "now", "input_schema": {"type": "object"}}]},
+    "responses": {
+        **RESPONSES,
+        "tools": [{"type": "function", "name": "now", "parameters": {"type": "object"}}],
+        "tool_choice": "auto",
+    },
+    "gemini": {**GEMINI, "tools": [{"functionDeclarations": [{"name": "now", "parametersJsonSchema": {"type": "object"}}]}]},
+}
+
+
+@pytest.mark.parametrize("protocol", TOOLS_WITHOUT_PROPERTIES)
+def test_a_tool_without_properties_gets_an_empty_object_of_them(protocol):
+    tools = json.loads(encode(decode(TOOLS_WITHOUT_PROPERTIES[protocol])))["tools"]
+    assert ("now", {"type": "object", "properties": {}}) == (tools[0]["function"]["name"], tools[0]["function"]["parameters"])
+
+
+def test_messages_in_place_of_input_are_refused():
+    with pytest.raises(InvalidRequestError, match="input") as caught:
+        OpenAIResponses().decode(encode({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}), "")
+    assert "input" == caught.value.param
+
+
+@pytest.mark.parametrize("call_id", ["functions.weather:0", "toolu_b64_x", "call_1", "é"])
+def test_an_id_that_anthropic_does_not_allow_comes_back_as_the_servers(call_id):
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    decoded = AnthropicMessages().decode(encode({**body, "tools": [{"name": "now", "input_schema": {}}]}), "")
+    exchange = Exchange(encode(decoded.body), TextOptions(tools="native"), Capabilities(), decoded.encoder)
+    message = {"content": None, "tool_calls": [{"id": call_id, "function": {"name": "now", "arguments": "{}"}}]}
+    answer, _ = exchange.answer(encode({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))
+    (block,) = json.loads(answer)["content"]
+    assert re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"])
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block["id"], "content": "noon"}]}
+    asked, answered = decode({**body, "messages": [{"role": "assistant", "content": [block]}, result]})["messages"]
+    assert [call_id, call_id] == [asked["tool_calls"][0]["id"], answered["tool_call_id"]]
+
+
+@pytest.mark.parametrize(("thinking", "kinds"), [(None, ["text"]), ("disabled", ["text"]), ("adaptive", ["thinking", "text"])])
+def test_anthropics_clients_get_thinking_only_if_they_ask_for_it(thinking, kinds):
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    decoded = AnthropicMessages().decode(encode(body if thinking is None else {**body, "thinking": {"type": thinking}}), "")
+    exchange = Exchange(encode(decoded.body), TextOptions(), Capabilities(), decoded.encoder)
+    message = {"role": "assistant", "content": "<think>Hm.</think>Hi.", "reasoning_content": "So."}
+    answer, _ = exchange.answer(encode({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    assert kinds == [block["type"] for block in json.loads(answer)["content"]]
+
+
+@pytest.mark.parametrize(("config", "thoughts"), [({}, []), ({"thinkingConfig": {"includeThoughts": True}}, [True])])
+def test_geminis_clients_get_thoughts_only_if_they_ask_for_them(config, thoughts):
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "generationConfig": config}
+    decoded = GenerateContent().decode(encode(body), "/v1beta/models/m:generateContent")
+    exchange = Exchange(encode(decoded.body), TextOptions(), Capabilities(), decoded.encoder)
+    message = {"role": "assistant", "content": "Hi.", "reasoning_content": "So."}
+    answer, _ = exchange.answer(encode({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    parts = json.loads(answer)["candidates"][0]["content"]["parts"]
+    assert thoughts == [part["thought"] for part in parts if "thought" in part]
+    assert "Hi." == parts[-1]["text"]

@@ -97,8 +97,10 @@ def test_upstream_event_without_an_end_is_refused() -> None:
     ours = exchange(stream=True)
     half = b"x" * 16 * 1024 * 1024
     ours.feed(b"data: " + half)
+    ours.feed(half)
+    assert ours.finished
     with pytest.raises(UpstreamError, match="more than 32 MiB"):
-        ours.feed(half)
+        ours.end()
 
 
 @given(texts)

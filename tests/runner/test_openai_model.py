@@ -116,11 +116,21 @@ def test_truncated_call_is_incomplete_and_the_complete_one_before_it_is_kept(kin
     assert "length" == end.finish_reason
 
 
-def test_arguments_the_model_finished_are_kept_even_if_invalid(kind, stream):
-    wrong = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": Rome}'}}
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"city": Rome}', '{"city": "Rome"}'),
+        ('{"city": "Rome"', '{"city": "Rome"}'),
+        ("[1]", "[1]"),
+        ('{"city": "Ro', '{"city": "Ro'),
+    ],
+    ids=["repaired", "closed", "a list", "cut off"],
+)
+def test_damaged_arguments_are_repaired_or_left_to_the_executor(kind, stream, written, read):
+    wrong = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": written}}
     answer = Message({"role": "assistant", "content": None, "tool_calls": [wrong]}, finish_reason="tool_calls")
-    end = reply_of(ask(answer, kind, stream=stream)[0])
-    assert ('{"city": Rome}', ()) == (end.reply.tool_calls[0].raw_arguments, end.reply.incomplete)
+    end = reply_of(ask(answer, kind, stream=stream, tools=[TOOL])[0])
+    assert (read, ()) == (end.reply.tool_calls[0].raw_arguments, end.reply.incomplete)
 
 
 def test_finish_reason_is_kept(kind, stream):
@@ -242,11 +252,11 @@ def test_server_without_stream_options_is_remembered(kind):
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_stopping_a_stream_frees_the_server(kind, how):
-    answer = Raw([events(chunk({"content": "x"}), done=False)], end="hang")
+    answer = Raw([events(chunk({"content": "Hello"}), done=False)], end="hang")
 
     async def main(model: OpenAIChatModel) -> None:
         responses = model.respond(request(stream=True))
-        assert TextDelta("x") == await anext(responses)
+        assert TextDelta("Hello") == await anext(responses)
         if how == "cancel":
             waiting = asyncio.create_task(anext(responses))  # type: ignore[arg-type]
             await asyncio.sleep(0)

@@ -6,12 +6,13 @@ prompt-cache marks, ``thinking``, ``context_management``, ``top_k``.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from patchbay._text import json_object
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.frontends.base import (
     DecodedRequest,
@@ -20,18 +21,20 @@ from patchbay.frontends.base import (
     checked,
     drop_old_reasoning,
     member,
+    object_schema,
     objects,
     read_body,
-    reasoning_of,
 )
-from patchbay.models.encoder import NO_HEAD, AnswerHead
 from patchbay.models.error_bodies import as_patchbay_error, error_text
+from patchbay.models.parts import NO_HEAD, Answer, AnswerHead
 from patchbay.models.wire import encode
-from patchbay.transcript import text_of
-from patchbay.types import Message
+from patchbay.types import Message, ToolCall
 
 _omit = OmissionLog("Anthropic Messages")
 _COPIED: Final = ("temperature", "top_p", "model")
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_ENCODED: Final = "toolu_b64_"
+"""Prefix of a call's id whose characters Anthropic does not allow: the rest is its base64."""
 _REFERENCED: Final = "This tool can be called from now on: "
 _IMAGES: Final = "Images that the tools returned:"
 
@@ -45,9 +48,8 @@ class ThreadsUnsupportedError(InvalidRequestError):
         super().__init__("Threads are not kept here: send all messages, without 'thread'.", param="thread")
 
 
-def decode_request(body: bytes) -> dict[str, Any]:
-    """Decode a body of ``POST /v1/messages`` into one of chat completions. Raises InvalidRequestError."""
-    given = read_body(body)
+def decode_request(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode a request of ``POST /v1/messages`` into a body of chat completions. Raises InvalidRequestError."""
     member(given, "model", str, "", "a string")
     if given.get("thread") is not None:
         raise ThreadsUnsupportedError
@@ -157,7 +159,7 @@ class _Messages:
             if kind == "tool_result":
                 # A tool message has only text, and those of a round are consecutive.
                 text, shown = self._result(block, where)
-                call_id = member(block, "tool_use_id", str, where, "a string")
+                call_id = _decode_id(member(block, "tool_use_id", str, where, "a string"))
                 self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
                 images += shown
             elif (part := _part(block, kind, where)) is not None:
@@ -207,7 +209,7 @@ def _typed(blocks: Sequence[Any], path: str) -> Iterator[tuple[dict[str, Any], s
 
 
 def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
-    call_id = member(block, "id", str, path, "a string")
+    call_id = _decode_id(member(block, "id", str, path, "a string"))
     name = member(block, "name", str, path, "a string")
     arguments = json.dumps(member(block, "input", dict, path, "an object"), ensure_ascii=False)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -255,7 +257,7 @@ def _tools(tools: Any, referenced: Mapping[str, None]) -> list[dict[str, Any]]:
             _omit(f"the hosted tool {tool['type']!r}")
             continue
         name = member(tool, "name", str, path, "a string")
-        function = {"name": name, "parameters": member(tool, "input_schema", dict, path, "an object")}
+        function = {"name": name, "parameters": object_schema(member(tool, "input_schema", dict, path, "an object"))}
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         if isinstance(tool.get("strict"), bool):
@@ -301,18 +303,18 @@ _ERROR_TYPES: Final = {
 class MessagesEncoder(FrontendEncoder):
     """Writes the events of a streamed message, or a whole message.
 
-    ``model`` is the request's: the client expects the name that it sent.
+    ``model`` is the request's: the client expects the name that it sent. ``thinking``: it asked for reasoning. A call is written
+    once its arguments are complete: clients run a block without asking how the message ended.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, thinking: bool) -> None:
         self._model = model
+        self._thinking = thinking
         self._head = NO_HEAD
         self._started = False
         self._blocks = 0
         self._open = ""
-        """The type of the open block, for a call with its place; "" without one."""
-        self._call_blocks: dict[int, int] = {}
-        """The block of each call, by its place: servers may interleave the arguments of several calls."""
+        """The type of the open block, "" without one."""
         self._stop_reason: str | None = None
         self._usage: Mapping[str, Any] = {}
 
@@ -321,34 +323,22 @@ class MessagesEncoder(FrontendEncoder):
         if not self._started:
             self._head = head
 
-    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
+    def text(self, text: str) -> bytes:
+        """See FrontendEncoder."""
         opened = self._block("text", {"type": "text", "text": ""})
         return opened + _TEXT % (self._blocks, encode(text))
 
-    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
+    def reasoning(self, text: str) -> bytes:
+        """See FrontendEncoder."""
+        if not self._thinking:
+            return b""
         opened = self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         return opened + _THINKING % (self._blocks, encode(text))
 
-    def call(
-        self,
-        choice: int,
-        place: int,
-        call_id: str,
-        name: str,
-        arguments: str = "",
-        extra: Mapping[str, Any] | None = None,  # noqa: ARG002
-        logprobs: bytes = b"null",  # noqa: ARG002
-    ) -> bytes:
-        """See AnswerEncoder."""
-        opened = self._block(f"call {place}", {"type": "tool_use", "id": call_id, "name": name, "input": {}})
-        self._call_blocks[place] = self._blocks
-        return opened + self.arguments(choice, place, arguments) if arguments else opened
-
-    def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        return _ARGUMENTS % (self._call_blocks[place], encode(text))
+    def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
+        """See FrontendEncoder."""
+        opened = self._close_block() + self._block("tool_use", {**_tool_use(call), "input": {}})
+        return opened + _ARGUMENTS % (self._blocks, encode(call.raw_arguments)) + self._close_block()
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
@@ -372,27 +362,17 @@ class MessagesEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         return b"event: error\ndata: " + error_body(error) + b"\n\n"
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """See AnswerEncoder."""
-        choice = completion["choices"][0]
-        message = choice["message"]
+        first = answer.first
         content: list[dict[str, Any]] = []
-        if reasoning := reasoning_of(message):
+        if self._thinking and (reasoning := first.reasoning):
             content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
-        if text := text_of(message.get("content")) or text_of(message.get("refusal")):
+        if text := first.text:
             content.append({"type": "text", "text": text})
-        for call in message.get("tool_calls") or ():
-            function = call["function"]
-            block = {
-                "type": "tool_use",
-                "id": call["id"],
-                "name": function["name"],
-                "input": json_object(function["arguments"]) or {},
-            }
-            content.append(block)
-        head = AnswerHead(completion.get("id"))
-        reason = _STOP_REASONS.get(choice.get("finish_reason"), "end_turn")
-        return encode(self._message(head, content, reason, completion.get("usage") or {}))
+        content += [_tool_use(call) for call in first.calls]
+        reason = _STOP_REASONS.get(first.finish or "", "end_turn")
+        return encode(self._message(answer.head, content, reason, answer.usage or {}))
 
     # the parts of a stream
 
@@ -424,6 +404,28 @@ class MessagesEncoder(FrontendEncoder):
         self._open = ""
         self._blocks += 1
         return _event({"type": "content_block_stop", "index": self._blocks - 1})
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": _encode_id(call.id), "name": call.name, "input": call.arguments}
+
+
+def _encode_id(call_id: str) -> str:
+    """Return the id of a call for a client: Anthropic allows letters, digits, "_" and "-"."""
+    if _ID.fullmatch(call_id) and not call_id.startswith(_ENCODED):
+        return call_id
+    return _ENCODED + base64.urlsafe_b64encode(call_id.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def _decode_id(call_id: str) -> str:
+    """Return the id of a call as its server wrote it."""
+    if not call_id.startswith(_ENCODED):
+        return call_id
+    encoded = call_id.removeprefix(_ENCODED)
+    try:
+        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode("utf-8", "surrogatepass")
+    except ValueError:
+        return call_id
 
 
 def error_body(error: PatchbayError | str) -> bytes:
@@ -467,8 +469,11 @@ class AnthropicMessages:
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
         """See Frontend."""
-        chat = decode_request(body)
-        return DecodedRequest(chat, MessagesEncoder(chat["model"]))
+        given = read_body(body)
+        chat = decode_request(given)
+        thinking = given.get("thinking")
+        asked = isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")
+        return DecodedRequest(chat, MessagesEncoder(chat["model"], thinking=asked))
 
     def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""

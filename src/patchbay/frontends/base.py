@@ -10,12 +10,13 @@ from typing import Any, Final, Protocol
 
 from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.models.encoder import AnswerEncoder, AnswerHead
+from patchbay.formats.events import CallArguments, CallEnd, CallStart, ReasoningDelta, TextDelta
+from patchbay.models.encoder import NULL, AnswerEncoder, ByteEncoder
+from patchbay.models.parts import OtherFields, Part, reasoning_of, text_in
 from patchbay.models.providers import turn_start
 from patchbay.models.request import read_json
 from patchbay.models.wire import encode
-from patchbay.transcript import text_of
-from patchbay.types import Message
+from patchbay.types import Message, ToolCall
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 """A comment, which clients ignore."""
@@ -32,7 +33,7 @@ class DecodedRequest:
     """
 
     body: dict[str, Any]
-    encoder: AnswerEncoder
+    encoder: AnswerEncoder[bytes]
     is_empty: bool = False
 
 
@@ -54,41 +55,43 @@ class Frontend(Protocol):
         """Encode an error response."""
 
 
-class FrontendEncoder(ABC):
-    """Base class of the front-ends' encoders: their clients cannot read the upstream's own chunks."""
+class FrontendEncoder(ByteEncoder, ABC):
+    """Base class of the front-ends' encoders: a method for each kind of part, of the first choice."""
 
-    passes_text = False
-    passes_calls = False
-
-    def begin(self, head: AnswerHead) -> None:  # noqa: B027  (not all write it)
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
-
-    def passed(self, choice: int) -> None:  # noqa: B027
-        """See AnswerEncoder: never called."""
+        if isinstance(part, TextDelta):
+            return self.text(part.text)
+        if isinstance(part, CallArguments):
+            return self.arguments(part)
+        if isinstance(part, ReasoningDelta):
+            return self.reasoning(part.text)
+        if isinstance(part, OtherFields):
+            reasoning, text = reasoning_of(part.fields), text_in(part.fields)
+            return (self.reasoning(reasoning) if reasoning else b"") + (self.text(text) if text else b"")
+        if isinstance(part, CallStart):
+            return self.begin_call(part)
+        return self.end_call(part.index, part.call) if isinstance(part, CallEnd) else b""
 
     @abstractmethod
-    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:
-        """See AnswerEncoder."""
+    def text(self, text: str) -> bytes:
+        """Write a piece of the text."""
 
     @abstractmethod
-    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:
-        """See AnswerEncoder."""
+    def reasoning(self, text: str) -> bytes:
+        """Write a piece of the reasoning."""
 
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder: of other fields a refusal, content in parts and the upstream's own reasoning are written."""
-        out = b""
-        if reasoning := reasoning_of(delta):
-            out += self.reasoning(choice, reasoning)
-        for name in ("content", "refusal"):
-            if text := text_of(delta.get(name)):
-                out += self.text(choice, text)
-        return out
+    def begin_call(self, part: CallStart) -> bytes:  # noqa: ARG002
+        """Begin a call; by default a call is written as a whole, with its end."""
+        return b""
 
+    def arguments(self, part: CallArguments) -> bytes:  # noqa: ARG002
+        """Write a piece of a call's arguments."""
+        return b""
 
-def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the upstream's own reasoning in a message or a delta."""
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return reasoning if isinstance(reasoning, str) else ""
+    @abstractmethod
+    def end_call(self, index: int, call: ToolCall) -> bytes:
+        """Write a complete call, or its end."""
 
 
 _MEDIA_BYTES: Final = 4000
@@ -140,6 +143,11 @@ def member(holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], 
 def objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects in an optional array; empty for anything else."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def object_schema(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a tool's parameters as OpenAI requires them: an object with properties, which other vendors let clients leave out."""
+    return {"type": "object", "properties": {}, **(parameters or {})}
 
 
 def drop_old_reasoning(messages: list[Message]) -> list[Message]:

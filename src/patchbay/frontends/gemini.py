@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-from patchbay._text import json_object
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.frontends.base import (
     KEEP_ALIVE,
@@ -22,15 +21,14 @@ from patchbay.frontends.base import (
     OmissionLog,
     checked,
     member,
+    object_schema,
     objects,
     read_body,
-    reasoning_of,
 )
-from patchbay.models.encoder import NO_HEAD, AnswerHead
 from patchbay.models.error_bodies import as_patchbay_error, error_text
+from patchbay.models.parts import NO_HEAD, Answer, AnswerHead
 from patchbay.models.wire import decode, encode, sse_event
-from patchbay.transcript import text_of
-from patchbay.types import Message
+from patchbay.types import Message, ToolCall
 
 _omit = OmissionLog("Gemini")
 _COPIED: Final = {
@@ -41,9 +39,8 @@ _UPPER: Final = re.compile("[A-Z]")
 _MODES: Final = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
 
 
-def decode_request(body: bytes, model: str, *, stream: bool) -> dict[str, Any]:
+def decode_request(given: Mapping[str, Any], model: str, *, stream: bool) -> dict[str, Any]:
     """Decode a request to this model into a body of chat completions. Raises InvalidRequestError."""
-    given = read_body(body)
     config = checked(_get(given, "generationConfig") or {}, dict, "generationConfig", "an object")
     if _get(config, "candidateCount") not in (None, 1):
         raise InvalidRequestError("'generationConfig.candidateCount' must be 1.", param="generationConfig.candidateCount")
@@ -188,7 +185,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
             if isinstance(declared.get("description"), str):
                 function["description"] = declared["description"]
             schema = _get(declared, "parametersJsonSchema") or _json_schema(declared.get("parameters"))
-            function["parameters"] = schema or {"type": "object", "properties": {}}
+            function["parameters"] = object_schema(schema) if isinstance(schema, Mapping) else object_schema(None)
             functions.append({"type": "function", "function": function})
     return functions
 
@@ -251,16 +248,15 @@ _STATUSES: Final = {
 class GenerateContentEncoder(FrontendEncoder):
     """Writes the events of ``streamGenerateContent``, or the response of ``generateContent``.
 
-    A call is one part, so it is written with the end of the answer.
+    ``thoughts``: the client asked for them. A call is one part, written once its arguments are complete.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, thoughts: bool) -> None:
         self._model = model
+        self._thoughts = thoughts
         self._head = NO_HEAD
         self._tail = b""
         """The end of each event with text, encoded once."""
-        self._calls: dict[int, tuple[str, str, list[str]]] = {}
-        """Id, name and pieces of the arguments, by place."""
         self._finish = "STOP"
         self._usage: Mapping[str, Any] = {}
 
@@ -268,41 +264,25 @@ class GenerateContentEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         self._head = head
 
-    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
+    def text(self, text: str) -> bytes:
+        """See FrontendEncoder."""
         if self._tail == b"":
             self._tail = b',"modelVersion":%s,"responseId":%s}\n\n' % (encode(self._model), encode(self._head.id or "patchbay"))
         return _TEXT % encode(text) + self._tail
 
-    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        return self._event([{"text": text, "thought": True}])
+    def reasoning(self, text: str) -> bytes:
+        """See FrontendEncoder."""
+        return self._event([{"text": text, "thought": True}]) if self._thoughts else b""
 
-    def call(
-        self,
-        choice: int,  # noqa: ARG002
-        place: int,
-        call_id: str,
-        name: str,
-        arguments: str = "",
-        extra: Mapping[str, Any] | None = None,  # noqa: ARG002
-        logprobs: bytes = b"null",  # noqa: ARG002
-    ) -> bytes:
-        """See AnswerEncoder."""
-        self._calls[place] = (call_id, name, [arguments])
-        return b""
-
-    def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        self._calls[place][2].append(text)
-        return b""
+    def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
+        """See FrontendEncoder."""
+        return self._event([_call_part(call)])
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
         self._finish = _FINISH.get(reason, "STOP")
         self._usage = more.get("usage") or {}
-        calls = [_call_part(call_id, name, "".join(pieces)) for call_id, name, pieces in self._calls.values()]
-        return self._event(calls) if calls else b""
+        return b""
 
     def usage(self, usage: Any) -> bytes:
         """See AnswerEncoder: it is written with the end."""
@@ -317,15 +297,17 @@ class GenerateContentEncoder(FrontendEncoder):
         """See AnswerEncoder."""
         return sse_event(error_body(error))
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """See AnswerEncoder."""
-        choice = completion["choices"][0]
-        message = choice["message"]
-        self._head = AnswerHead(completion.get("id"))
-        self._usage = completion.get("usage") or {}
-        functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
-        calls = [_call_part(call_id, function["name"], function["arguments"]) for call_id, function in functions]
-        return encode(self._response(_parts(message) + calls, _FINISH.get(choice.get("finish_reason"), "STOP")))
+        first = answer.first
+        self._head, self._usage = answer.head, answer.usage or {}
+        parts: list[dict[str, Any]] = []
+        if self._thoughts and (reasoning := first.reasoning):
+            parts.append({"text": reasoning, "thought": True})
+        if text := first.text:
+            parts.append({"text": text})
+        parts += [_call_part(call) for call in first.calls]
+        return encode(self._response(parts, _FINISH.get(first.finish or "", "STOP")))
 
     def _event(self, parts: list[dict[str, Any]]) -> bytes:
         return sse_event(encode(self._response(parts, None)))
@@ -350,17 +332,8 @@ def error_body(error: PatchbayError | str) -> bytes:
     return encode({"error": {"code": error.status, "message": error_text(error), "status": status}})
 
 
-def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
-    if reasoning := reasoning_of(message):
-        parts.append({"text": reasoning, "thought": True})
-    if text := text_of(message.get("content")) or text_of(message.get("refusal")):
-        parts.append({"text": text})
-    return parts
-
-
-def _call_part(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"functionCall": {"id": call_id, "name": name, "args": json_object(arguments) or {}}}
+def _call_part(call: ToolCall) -> dict[str, Any]:
+    return {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
@@ -392,8 +365,11 @@ class GenerateContent:
                 value = None
             inner = value.get("generateContentRequest") if isinstance(value, dict) else None
             body = body if inner is None else encode(inner)
-        chat = decode_request(body, model, stream=method == "streamGenerateContent")
-        return DecodedRequest(chat, GenerateContentEncoder(model))
+        given = read_body(body)
+        chat = decode_request(given, model, stream=method == "streamGenerateContent")
+        thinking = _get(_get(given, "generationConfig") or {}, "thinkingConfig")
+        asked = isinstance(thinking, Mapping) and _get(thinking, "includeThoughts") is True
+        return DecodedRequest(chat, GenerateContentEncoder(model, thoughts=asked))
 
     def encode_count(self, tokens: int) -> bytes:
         """See Frontend."""

@@ -53,6 +53,8 @@ class OpenAIResponses:
         member(given, "model", str, "", "a string")
         if given.get("previous_response_id") is not None:
             member(given, "previous_response_id", str, "", "a string")
+        if given.get("input") is None and given.get("messages") is not None:
+            raise InvalidRequestError("'messages' belong to chat completions: send them as 'input'.", param="input")
         if given.get("conversation") is not None:
             raise InvalidRequestError(
                 "Conversations are not kept here: use 'previous_response_id', or send all items.", param="conversation"

@@ -11,12 +11,14 @@ from typing import Any, Final, Literal
 
 from patchbay._text import json_object
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.frontends.base import FrontendEncoder, reasoning_of
+from patchbay.formats.events import CallArguments, CallStart
+from patchbay.frontends.base import FrontendEncoder
 from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute, encode_summary
 from patchbay.models.error_bodies import as_patchbay_error
 from patchbay.models.error_bodies import error_body as openai_error_body
+from patchbay.models.parts import Answer
 from patchbay.models.wire import encode
-from patchbay.transcript import text_of
+from patchbay.types import ToolCall
 
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False, "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
@@ -77,15 +79,15 @@ class ResponsesEncoder(FrontendEncoder):
         }  # fmt: skip
         self._output: list[dict[str, Any] | None] = []
 
-    def text(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
+    def text(self, text: str) -> bytes:
+        """See FrontendEncoder."""
         out = self._open_message()
         self._pieces.append(text)
         self._sequence += 1
         return out + _TEXT % (self._sequence - 1, self._item_id, self._item_index, encode(text))
 
-    def reasoning(self, choice: int, text: str, logprobs: bytes = b"null") -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
+    def reasoning(self, text: str) -> bytes:
+        """See FrontendEncoder."""
         out = b""
         if self._item is None or self._item["type"] != "reasoning":
             out = self._close_item() + self._add_item(self._new_item("reasoning"))
@@ -94,40 +96,34 @@ class ResponsesEncoder(FrontendEncoder):
         self._pieces.append(text)
         return out + self._part_event("response.reasoning_summary_text.delta", summary_index=0, delta=text)
 
-    def call(
-        self,
-        choice: int,
-        place: int,
-        call_id: str,
-        name: str,
-        arguments: str = "",
-        extra: Mapping[str, Any] | None = None,  # noqa: ARG002
-        logprobs: bytes = b"null",  # noqa: ARG002
-    ) -> bytes:
-        """See AnswerEncoder."""
+    def begin_call(self, part: CallStart) -> bytes:
+        """See FrontendEncoder."""
         out = self._close_item()
-        item = self._call_item(call_id, name)
+        item = self._call_item(part.id, part.name)
         index = len(self._output)
-        self._calls[place] = (item, index, [], _InputText())
+        self._calls[part.index] = (item, index, [], _InputText())
         self._output.append(None)
-        out += self._event("response.output_item.added", output_index=index, item=item)
-        return out + self.arguments(choice, place, arguments) if arguments else out
+        return out + self._event("response.output_item.added", output_index=index, item=item)
 
-    def arguments(self, choice: int, place: int, text: str) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        item, index, pieces, input_text = self._calls[place]
-        pieces.append(text)
+    def arguments(self, part: CallArguments) -> bytes:
+        """See FrontendEncoder."""
+        item, index, pieces, input_text = self._calls[part.index]
+        pieces.append(part.text)
         if item["type"] == "custom_tool_call":
-            return self._input_delta(item, index, input_text.feed(text))
+            return self._input_delta(item, index, input_text.feed(part.text))
         if item["type"] != "function_call":
             return b""
         self._sequence += 1
-        return _ARGUMENTS % (self._sequence - 1, item["id"].encode(), index, encode(text))
+        return _ARGUMENTS % (self._sequence - 1, item["id"].encode(), index, encode(part.text))
+
+    def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
+        """See FrontendEncoder."""
+        return self._close_call(index, "completed")
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
         """See AnswerEncoder."""
         self._note_end(reason, more.get("usage"))
-        return self._close_item() + self._close_calls()
+        return self._close_item() + b"".join([self._close_call(place, "incomplete") for place in sorted(self._calls)])
 
     def usage(self, usage: Any) -> bytes:
         """See AnswerEncoder: it is written with the end."""
@@ -149,20 +145,19 @@ class ResponsesEncoder(FrontendEncoder):
         self.response |= {"status": "failed", "error": {"code": error.code, "message": str(error)}, "output": self._items()}
         return out + self._event("response.failed", response=self.response)
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """See AnswerEncoder."""
-        choice = completion["choices"][0]
-        message = choice["message"]
-        self._note_end(choice.get("finish_reason") or "stop", completion.get("usage"))
-        if reasoning := reasoning_of(message):
+        first = answer.first
+        self._note_end(first.finish or "stop", answer.usage)
+        if reasoning := first.reasoning:
             self._output.append(_done(self._new_item("reasoning"), reasoning))
-        if text := text_of(message.get("content")) + text_of(message.get("refusal")):
+        if text := first.text:
             self._output.append(_done(self._new_item("message"), text))
-        for call in message.get("tool_calls") or ():
-            function = call["function"]
-            item, arguments = self._call_item(call["id"], function["name"]), function["arguments"]
+        for call in first.all_calls:
+            item, arguments = self._call_item(call.id, call.name), call.raw_arguments
             whole = _InputText().end(arguments)[0] if item["type"] == "custom_tool_call" else arguments
-            self._output.append(self._done_call(item, arguments, whole))
+            status: Literal["completed", "incomplete"] = "completed" if isinstance(call, ToolCall) else "incomplete"
+            self._output.append(_done_call(item, arguments, whole, status))
         self._complete()
         body = encode(self.response)
         self.size = len(body)
@@ -227,33 +222,18 @@ class ResponsesEncoder(FrontendEncoder):
         self._item = None
         return out + self._event("response.output_item.done", output_index=self._item_index, item=done)
 
-    def _close_calls(self) -> bytes:
+    def _close_call(self, place: int, status: Literal["completed", "incomplete"]) -> bytes:
+        item, index, pieces, input_text = self._calls.pop(place)
+        text = whole = "".join(pieces)
+        where = {"item_id": item["id"], "output_index": index}
         out = b""
-        for item, index, pieces, input_text in self._calls.values():
-            text = "".join(pieces)
-            where = {"item_id": item["id"], "output_index": index}
-            if item["type"] == "function_call":
-                done = self._done_call(item, text, text)
-                out += self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
-            elif item["type"] == "custom_tool_call":
-                whole, rest = input_text.end(text)
-                done = self._done_call(item, text, whole)
-                out += self._input_delta(item, index, rest)
-                out += self._event("response.custom_tool_call_input.done", **where, input=whole)
-            else:
-                done = self._done_call(item, text, text)
-            self._output[index] = done
-            out += self._event("response.output_item.done", output_index=index, item=done)
-        self._calls.clear()
-        return out
-
-    def _done_call(self, item: dict[str, Any], arguments: str, whole: str) -> dict[str, Any]:
-        """Return the finished item of a call; ``whole`` is a custom tool's text."""
-        cut = self.response["incomplete_details"] is not None and not _is_json(arguments)
-        done = {**item, "status": "incomplete" if cut else "completed"}
-        if item["type"] == "custom_tool_call":
-            return {**done, "input": whole}
-        return {**done, "arguments": arguments if item["type"] == "function_call" else json_object(arguments) or {}}
+        if item["type"] == "function_call":
+            out = self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
+        elif item["type"] == "custom_tool_call":
+            whole, rest = input_text.end(text)
+            out = self._input_delta(item, index, rest) + self._event("response.custom_tool_call_input.done", **where, input=whole)
+        done = self._output[index] = _done_call(item, text, whole, status)
+        return out + self._event("response.output_item.done", output_index=index, item=done)
 
     def _note_end(self, reason: str, usage: Any) -> None:
         if (why := _INCOMPLETE.get(reason)) is not None:
@@ -306,9 +286,9 @@ class CompactionEncoder(ResponsesEncoder):
         super().__init__(request)
         self._compacted = items
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
+    def whole(self, answer: Answer) -> bytes:
         """See AnswerEncoder. Raises UpstreamError if the model wrote no summary."""
-        summary = text_of(completion["choices"][0]["message"].get("content")).strip()
+        summary = answer.first.text.strip()
         if not summary:
             raise UpstreamError("The model wrote no summary of the conversation.")
         output: list[dict[str, Any]] = []
@@ -319,11 +299,19 @@ class CompactionEncoder(ResponsesEncoder):
                 message = {"id": self._new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
                 output.append(message)
         output.append({"id": new_id("cmp"), "type": "compaction", "encrypted_content": encode_summary(summary)})
-        usage = _usage(completion.get("usage") or {})
+        usage = _usage(answer.usage or {})
         created = int(time.time())
         return encode(
             {"id": self.response["id"], "object": "response.compaction", "created_at": created, "output": output, "usage": usage}
         )
+
+
+def _done_call(item: dict[str, Any], arguments: str, whole: str, status: Literal["completed", "incomplete"]) -> dict[str, Any]:
+    """Return the finished item of a call; ``whole`` is a custom tool's text."""
+    done = {**item, "status": status}
+    if item["type"] == "custom_tool_call":
+        return {**done, "input": whole}
+    return {**done, "arguments": arguments if item["type"] == "function_call" else json_object(arguments) or {}}
 
 
 def _done(item: dict[str, Any], text: str) -> dict[str, Any]:
@@ -359,14 +347,6 @@ def _usage(usage: Any) -> dict[str, Any] | None:
 def _count(holder: Any, name: str) -> int:
     value = holder.get(name) if isinstance(holder, dict) else None
     return value if isinstance(value, int) else 0
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 _TEXT_BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, objects
+from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, object_schema, objects
 from patchbay.models.request import read_json
 from patchbay.models.wire import Raw, encode
 from patchbay.types import PLAIN_TEXT, Message
@@ -174,9 +174,7 @@ class _Tools:
             elif kind == "function":
                 if tool.get("defer_loading") is True and namespace is None:
                     continue  # (until a search finds it)
-                self._add_function(
-                    "function", tool, where, namespace, tool.get("parameters") or {"type": "object", "properties": {}}
-                )
+                self._add_function("function", tool, where, namespace, tool.get("parameters") or {})
             elif kind == "custom":
                 self._add_function("custom", tool, where, namespace, _custom_parameters(tool.get("format")))
             elif kind == _SEARCH and tool.get("execution") == "client":
@@ -188,7 +186,8 @@ class _Tools:
     def _add_function(self, kind: ToolKind, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
         name = member(tool, "name", str, path, "a string")
         flat = name if namespace is None else f"{namespace}__{name}"
-        function: dict[str, Any] = {"name": flat, "parameters": checked(parameters, dict, f"{path}.parameters", "an object")}
+        schema = object_schema(checked(parameters, dict, f"{path}.parameters", "an object"))
+        function: dict[str, Any] = {"name": flat, "parameters": schema}
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         if kind == "function" and isinstance(tool.get("strict"), bool):

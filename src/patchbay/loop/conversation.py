@@ -177,7 +177,7 @@ class Conversation:
 
     def add_reply(self, reply: Reply, usage: Usage) -> list[ToolCall | IncompleteCall]:
         """Append the assistant's message; return its calls, each with an id that is unique in this conversation."""
-        written: list[ToolCall | IncompleteCall] = [*reply.tool_calls, *reply.incomplete]
+        written = [*(self._runnable(call) for call in reply.tool_calls), *reply.incomplete]
         calls = [self._with_own_id(call) for call in written]
         known = {*self.run.tools, *self._external_names} if self.external else self.run.tools
         self.messages.append(reply_message(reply, calls, known))
@@ -209,6 +209,13 @@ class Conversation:
     def add_delivered(self) -> None:
         """Append a note that the user has the answer already."""
         self.messages.append({"role": "assistant", "content": DELIVERED})
+
+    def _runnable(self, call: ToolCall) -> ToolCall | IncompleteCall:
+        """Return a call as it may be run: no executor checks the arguments of the caller's tools, so they must be an object."""
+        arguments = call.raw_arguments
+        if call.name not in self._external_names or _is_object(arguments):
+            return call
+        return IncompleteCall(call.id, call.name, arguments, arguments)
 
     def _with_own_id(self, call: ToolCall | IncompleteCall) -> ToolCall | IncompleteCall:
         # Some servers send no ids, some count from 0 in every answer, and some send ids that cannot be sent back.

@@ -1,98 +1,201 @@
 """Encoders of answers: one per protocol, called with each part of the answer in order.
 
-An encoder turns parts (text, reasoning, the begin and the arguments of a call, the end) into the bytes that the client reads.
-``ChatEncoder`` writes chunks of chat completions.
+``ChatEncoder`` writes chat completions, ``WholeEncoder`` makes of any encoder one of whole answers, and ``EventEncoder`` yields
+the events of a ChatModel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from patchbay.errors import PatchbayError
-from patchbay.models.error_bodies import error_body
+from patchbay.formats.events import CallArguments, CallStart, ReasoningDelta, TextDelta
+from patchbay.models.chat_model import ModelEvent, ModelReply
+from patchbay.models.error_bodies import as_patchbay_error, error_body
+from patchbay.models.parts import Answer, AnswerChoice, AnswerHead, CallExtra, OtherFields, Part, reasoning_of, text_in
 from patchbay.models.wire import DONE, encode, sse_event
+from patchbay.types import NO_USAGE, Usage
 
-_NULL: Final = b"null"
+NULL: Final = b"null"
 
+Out = TypeVar("Out")
+"""What an encoder writes: bytes for a client, or events for a caller in the same process."""
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
-    """The upstream's fields of an answer as a whole; None if absent."""
-
-    id: str | None = None
-    created: Any = None
-    model: str | None = None
-    fingerprint: str | None = None
+Events: TypeAlias = list[tuple[ModelEvent, bytes]]
+"""Events of a ChatModel, each with the logprobs of its chunk as JSON."""
 
 
-NO_HEAD: Final = AnswerHead()
+class AnswerEncoder(Protocol[Out]):
+    """Writes one answer: ``choice`` numbers its choices, from 0.
 
-
-class AnswerEncoder(Protocol):
-    """Writes one answer: ``choice`` numbers its choices, ``place`` the calls of a choice, both from 0.
-
-    ``logprobs`` are JSON. The results are to be sent at once; they may be empty.
+    ``passes_text``: the client reads the upstream's own chunks, so those that need no change may be sent as they are
+    (``passed``). ``passes_calls``: also those with native calls. ``keeps_invalid``: invalid calls are written too, for an
+    executor that answers them. The results are to be sent at once; they may be empty.
     """
 
     passes_text: bool
-    """The client reads the upstream's own chunks: those that need no change may be sent as they are, with a call of
-    ``passed``."""
     passes_calls: bool
-    """The same for chunks with native calls."""
+    keeps_invalid: bool
+
+    def join(self, pieces: Iterable[Out], /) -> Out:
+        """Join what was written."""
 
     def begin(self, head: AnswerHead) -> None:
         """Set the fields of the answer as a whole; no effect after the first part."""
 
-    def passed(self, choice: int) -> None:
-        """Note that a chunk of this choice was sent unchanged."""
+    def passed(self, choice: int, data: bytes) -> Out:
+        """Return a chunk that needs no change, and note that its choice has begun."""
 
-    def text(self, choice: int, text: str, logprobs: bytes = _NULL) -> bytes:
-        """Write a piece of the content."""
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Out:
+        """Write a part. ``logprobs`` is JSON."""
 
-    def reasoning(self, choice: int, text: str, logprobs: bytes = _NULL) -> bytes:
-        """Write a piece of the reasoning."""
-
-    def call(
-        self,
-        choice: int,
-        place: int,
-        call_id: str,
-        name: str,
-        arguments: str = "",
-        extra: Mapping[str, Any] | None = None,
-        logprobs: bytes = _NULL,
-    ) -> bytes:
-        """Begin a call, with the first piece of its arguments. ``extra`` are further fields of the upstream."""
-
-    def arguments(self, choice: int, place: int, text: str) -> bytes:
-        """Write a further piece of a call's arguments."""
-
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = _NULL) -> bytes:
-        """Write other fields of a delta as the upstream sent them: a refusal, say, or content in parts."""
-
-    def finish(self, choice: int, reason: str, **more: Any) -> bytes:
+    def finish(self, choice: int, reason: str, **more: Any) -> Out:
         """End a choice. ``more`` are fields of the last chunk: ``usage``, say."""
 
-    def usage(self, usage: Any) -> bytes:
+    def usage(self, usage: Any) -> Out:
         """Write the usage by itself, after the last choice."""
 
-    def end(self) -> bytes:
+    def end(self) -> Out:
         """End the answer."""
 
-    def error(self, error: PatchbayError | str) -> bytes:
+    def error(self, error: PatchbayError | str) -> Out:
         """Write an error, which ends the answer."""
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
-        """Write an answer that is not streamed: ``completion`` is a chat completion."""
+    def whole(self, answer: Answer) -> Out:
+        """Write an answer that is not streamed."""
 
 
-class ChatEncoder:
-    """Writes chunks of chat completions; the first of each choice has the role."""
+class ByteEncoder:
+    """Base class of the encoders for clients."""
 
-    passes_text = True
-    passes_calls = True
+    passes_text = passes_calls = keeps_invalid = False
+    join = staticmethod(b"".join)
+
+    def begin(self, head: AnswerHead) -> None:
+        """See AnswerEncoder."""
+
+    def passed(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
+        """See AnswerEncoder."""
+        return data
+
+
+class WholeEncoder(Generic[Out]):
+    """Collects an answer, and writes it with its end by the ``encoder`` of its protocol."""
+
+    def __init__(self, encoder: AnswerEncoder[Out]) -> None:
+        self._encoder = encoder
+        self._answer = Answer()
+        self.passes_text = self.passes_calls = False
+        self.keeps_invalid = encoder.keeps_invalid
+        self.join = encoder.join
+
+    def begin(self, head: AnswerHead) -> None:
+        """See AnswerEncoder."""
+        self._answer.head = head
+
+    def passed(self, choice: int, data: bytes) -> Out:  # noqa: ARG002
+        """See AnswerEncoder: never called."""
+        return self.join(())
+
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Out:
+        """See AnswerEncoder."""
+        self._answer.choice(choice).add(part, logprobs)
+        return self.join(())
+
+    def finish(self, choice: int, reason: str, **more: Any) -> Out:
+        """See AnswerEncoder."""
+        self._answer.choice(choice).finish = reason
+        self._answer.usage = more.pop("usage", self._answer.usage)
+        self._answer.extra = more
+        return self.join(())
+
+    def usage(self, usage: Any) -> Out:
+        """See AnswerEncoder."""
+        self._answer.usage = usage
+        return self.join(())
+
+    def end(self) -> Out:
+        """See AnswerEncoder."""
+        return self._encoder.whole(self._answer)
+
+    def error(self, error: PatchbayError | str) -> Out:
+        """See AnswerEncoder."""
+        return self._encoder.error(error)
+
+    def whole(self, answer: Answer) -> Out:
+        """See AnswerEncoder."""
+        return self._encoder.whole(answer)
+
+
+class EventEncoder:
+    """Yields the events of an answer, the last of them the reply. Only the first choice is read.
+
+    ``answer`` is what was collected.
+    """
+
+    passes_text = passes_calls = False
+    keeps_invalid = True
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+
+    def join(self, pieces: Iterable[Events]) -> Events:
+        """See AnswerEncoder."""
+        return [event for piece in pieces for event in piece]
+
+    def begin(self, head: AnswerHead) -> None:
+        """See AnswerEncoder."""
+        self.answer.head = head
+
+    def passed(self, choice: int, data: bytes) -> Events:  # noqa: ARG002
+        """See AnswerEncoder: never called."""
+        return []
+
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Events:
+        """See AnswerEncoder."""
+        self.answer.choice(choice).add(part, logprobs)
+        if choice:
+            return []
+        if isinstance(part, TextDelta | ReasoningDelta):
+            return [(part, logprobs)]
+        if not isinstance(part, OtherFields):
+            return []
+        deltas = (ReasoningDelta(reasoning_of(part.fields)), TextDelta(text_in(part.fields)))
+        return [(delta, logprobs) for delta in deltas if delta.text]
+
+    def finish(self, choice: int, reason: str, **more: Any) -> Events:
+        """See AnswerEncoder."""
+        self.answer.choice(choice).finish = reason
+        if not choice:
+            self.answer.usage = more.get("usage", self.answer.usage)
+        return []
+
+    def usage(self, usage: Any) -> Events:
+        """See AnswerEncoder."""
+        self.answer.usage = usage
+        return []
+
+    def end(self) -> Events:
+        """See AnswerEncoder."""
+        return self.whole(self.answer)
+
+    def error(self, error: PatchbayError | str) -> Events:
+        """Raise the error."""
+        raise as_patchbay_error(error)
+
+    def whole(self, answer: Answer) -> Events:
+        """See AnswerEncoder."""
+        self.answer = answer
+        first = answer.first
+        usage = NO_USAGE if answer.usage is None else Usage.from_openai(answer.usage)
+        return [(ModelReply(first.reply(), first.finish, usage), NULL)]
+
+
+class ChatEncoder(ByteEncoder):
+    """Writes chat completions: chunks, the first of each choice with the role, or one document."""
+
+    passes_text = passes_calls = True
 
     def __init__(self) -> None:
         self._opened: set[int] = set()
@@ -100,62 +203,27 @@ class ChatEncoder:
 
     def begin(self, head: AnswerHead) -> None:
         """See AnswerEncoder."""
-        if self._opened:
-            return
-        fields: dict[str, Any] = {
-            "id": head.id or "chatcmpl-patchbay",
-            "object": "chat.completion.chunk",
-            "created": head.created if isinstance(head.created, int) else 0,
-            "model": head.model or "",
-        }
-        if head.fingerprint:
-            fields["system_fingerprint"] = head.fingerprint
-        self._head = b"data: " + encode(fields)[:-1] + b',"choices":['
+        if not self._opened:
+            self._head = b"data: " + encode(_head_fields(head, "chat.completion.chunk"))[:-1] + b',"choices":['
 
-    def passed(self, choice: int) -> None:
+    def passed(self, choice: int, data: bytes) -> bytes:
         """See AnswerEncoder."""
         self._opened.add(choice)
+        return data
 
-    def text(self, choice: int, text: str, logprobs: bytes = _NULL) -> bytes:
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
         """See AnswerEncoder."""
-        return self.fields(choice, {"content": text}, logprobs)
-
-    def reasoning(self, choice: int, text: str, logprobs: bytes = _NULL) -> bytes:
-        """See AnswerEncoder."""
-        return self.fields(choice, {"reasoning_content": text}, logprobs)
-
-    def call(
-        self,
-        choice: int,
-        place: int,
-        call_id: str,
-        name: str,
-        arguments: str = "",
-        extra: Mapping[str, Any] | None = None,
-        logprobs: bytes = _NULL,
-    ) -> bytes:
-        """See AnswerEncoder."""
-        function = {"name": name, "arguments": arguments}
-        call = {"index": place, "id": call_id, "type": "function", **(extra or {}), "function": function}
-        return self.fields(choice, {"tool_calls": [call]}, logprobs)
-
-    def arguments(self, choice: int, place: int, text: str) -> bytes:
-        """See AnswerEncoder."""
-        return (
-            b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
-            b'"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, choice, place, encode(text))
-        )
-
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = _NULL) -> bytes:
-        """See AnswerEncoder."""
-        if choice not in self._opened:
-            self._opened.add(choice)
-            delta = {"role": "assistant", **delta}
-        return self._chunk(choice, encode(delta), logprobs, _NULL)
+        if isinstance(part, CallArguments):
+            return (
+                b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
+                b'"logprobs":null,"finish_reason":null}]}\n\n' % (self._head, choice, part.index, encode(part.text))
+            )
+        delta = _delta_of(part)
+        return b"" if delta is None else self._delta(choice, delta, logprobs)
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
         """See AnswerEncoder."""
-        chunk = self._chunk(choice, b"{}", _NULL, encode(reason))
+        chunk = self._chunk(choice, b"{}", NULL, encode(reason))
         return b"%s,%s\n\n" % (chunk[:-3], encode(more)[1:]) if more else chunk
 
     def usage(self, usage: Any) -> bytes:
@@ -170,45 +238,109 @@ class ChatEncoder:
         """See AnswerEncoder; no ``[DONE]`` follows an error."""
         return sse_event(encode(error_body(error)))
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
-        """See AnswerEncoder."""
-        return encode(completion)
+    def whole(self, answer: Answer) -> bytes:
+        """See AnswerEncoder: the server's own bytes if nothing in them changes."""
+        head = answer.head
+        document = dict(head.completion or _head_fields(head, "chat.completion"))
+        originals = document.get("choices") or {}
+        document["choices"] = [
+            self._choice(index, choice, originals[index] if originals else {}) for index, choice in sorted(answer.choices.items())
+        ]
+        if answer.usage is not None:
+            document["usage"] = answer.usage
+        document |= answer.extra
+        return head.body if head.body is not None and document == head.completion else encode(document)
+
+    def _choice(self, index: int, choice: AnswerChoice, original: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a choice: the server's ``original`` with what was read from it, or one of its own."""
+        if not original:
+            original = {"index": index, "logprobs": choice.logprobs}
+        message = {**(original.get("message") or {"role": "assistant", "content": None, **choice.fields})}
+        content, given = message.get("content"), message.get("tool_calls")
+        if not isinstance(content, list) and choice.content != (content or ""):
+            message["content"] = choice.content or None
+        if choice.written_reasoning:
+            message.pop("reasoning", None)
+            message["reasoning_content"] = choice.reasoning
+        calls = [call.to_openai() for call in choice.all_calls]
+        if not _are_same(given, calls):
+            message.pop("tool_calls", None)
+            if calls:
+                message["tool_calls"] = calls
+        return {**original, "message": message, "finish_reason": choice.finish}
+
+    def _delta(self, choice: int, delta: Mapping[str, Any], logprobs: bytes) -> bytes:
+        if choice not in self._opened:
+            self._opened.add(choice)
+            delta = {"role": "assistant", **delta}
+        return self._chunk(choice, encode(delta), logprobs, NULL)
 
     def _chunk(self, choice: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
         return b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]}\n\n' % (self._head, choice, delta, logprobs, reason)
 
 
+def _head_fields(head: AnswerHead, kind: str) -> dict[str, Any]:
+    fields = {
+        "id": head.id or "chatcmpl-patchbay",
+        "object": kind,
+        "created": head.created if isinstance(head.created, int) else 0,
+        "model": head.model or "",
+    }
+    return {**fields, "system_fingerprint": head.fingerprint} if head.fingerprint else fields
+
+
+def _delta_of(part: Part) -> Mapping[str, Any] | None:
+    """Return the delta of a part; None if nothing is written for it."""
+    if isinstance(part, TextDelta):
+        return {"content": part.text}
+    if isinstance(part, ReasoningDelta):
+        return {"reasoning_content": part.text}
+    if isinstance(part, CallStart):
+        function = {"name": part.name, "arguments": ""}
+        return {"tool_calls": [{"index": part.index, "id": part.id, "type": "function", "function": function}]}
+    if isinstance(part, CallArguments):
+        return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+    if isinstance(part, CallExtra):
+        return {"tool_calls": [{"index": part.index, **part.extra, "function": {}}]}
+    return part.fields if isinstance(part, OtherFields) else None
+
+
+def _are_same(given: Any, calls: list[dict[str, Any]]) -> bool:
+    """Whether the calls of a message in any form say what ``calls`` do, in OpenAI's."""
+    if not isinstance(given, list):
+        return not given and not calls
+    if len(given) != len(calls):
+        return False
+    return all(
+        isinstance(one, Mapping) and one.get("id") == call["id"] and one.get("function") == call["function"]
+        for one, call in zip(given, calls, strict=True)
+    )
+
+
 class LegacyChatEncoder(ChatEncoder):
-    """Writes chunks with ``function_call``, which is for one call."""
+    """Writes chat completions with ``function_call``, which is for one call."""
 
     passes_calls = False
 
-    def arguments(self, choice: int, place: int, text: str) -> bytes:
+    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
         """See AnswerEncoder."""
-        return self.fields(choice, {"tool_calls": [{"index": place, "function": {"arguments": text}}]})
-
-    def fields(self, choice: int, delta: Mapping[str, Any], logprobs: bytes = _NULL) -> bytes:
-        """See AnswerEncoder."""
+        delta = _delta_of(part)
+        if delta is None:
+            return b""
         calls = delta.get("tool_calls")
-        return super().fields(choice, {"function_call": calls[0]["function"]} if calls else delta, logprobs)
+        return self._delta(choice, {"function_call": calls[0]["function"]} if calls else delta, logprobs)
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
         """See AnswerEncoder."""
         return super().finish(choice, _legacy_reason(reason), **more)
 
-    def whole(self, completion: Mapping[str, Any]) -> bytes:
-        """See AnswerEncoder."""
-        return super().whole({**completion, "choices": [_legacy_choice(choice) for choice in completion["choices"]]})
+    def _choice(self, index: int, choice: AnswerChoice, original: Mapping[str, Any]) -> dict[str, Any]:
+        document = super()._choice(index, choice, original)
+        if calls := document["message"].pop("tool_calls", None):
+            document["message"]["function_call"] = calls[0]["function"]
+            document["finish_reason"] = _legacy_reason(document["finish_reason"])
+        return document
 
 
 def _legacy_reason(reason: Any) -> Any:
     return "function_call" if reason == "tool_calls" else reason
-
-
-def _legacy_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    calls = choice["message"].get("tool_calls")
-    if not calls:
-        return choice
-    message = {key: value for key, value in choice["message"].items() if key != "tool_calls"}
-    message["function_call"] = calls[0]["function"]
-    return {**choice, "message": message, "finish_reason": _legacy_reason(choice.get("finish_reason"))}

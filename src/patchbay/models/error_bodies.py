@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from patchbay.errors import (
+    InvalidCallError,
     InvalidRequestError,
     PatchbayError,
     ResponseFormatError,
@@ -117,7 +118,9 @@ def _to_patchbay_error(error: Exception) -> PatchbayError | None:
         return UpstreamError(_describe_unreached(error))
     message = error_message(body.encode("utf-8", "replace"))
     # An error in mid-stream: Patchbay's own have their codes.
-    unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError)}.get(str(getattr(error, "code", None)))
+    unmet = {kind.code: kind for kind in (ToolChoiceError, ResponseFormatError, InvalidCallError)}.get(
+        str(getattr(error, "code", None))
+    )
     return unmet(message) if unmet is not None else UpstreamError(message, body=body)
 
 

@@ -1,59 +1,49 @@
-"""One client request to chat completions, and all requests to the upstream that it takes. Bytes in, bytes out, no I/O.
+"""One client request to chat completions, and all requests to the upstream that it takes. No I/O.
 
-The proxy, the chat server, the wrapped client and the Gemini model drive the same object by its ``steps``. It retries if a
-server refuses tools, a ``tool_choice`` or a role, if it is unclear whether the server dropped ``tools``, and if an answer breaks
-``tool_choice`` or the tools' schemas. The client gets one answer: the last, or the first if the second was only a check.
+The proxy, the chat server, the wrapped client and the ChatModels drive the same object by its ``steps``. It retries if a server
+refuses tools, a ``tool_choice`` or a role, if it is unclear whether the server dropped ``tools``, and if an answer breaks
+``tool_choice``, the tools' schemas or JSON. The client gets one answer: the last, or the first if the second was only a check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from operator import is_not
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Generic, Literal, cast
 
-from patchbay.errors import PatchbayError, ResponseFormatError, ToolChoiceError
-from patchbay.formats.events import CallEnd, TextDelta, TextWasReasoning
-from patchbay.formats.parser import StreamParser
-from patchbay.formats.values.tool_names import make_rules
-from patchbay.models.capabilities import (
-    Capabilities,
-    FormatUse,
-    Roles,
-    fewer_roles,
-    refuses_choice,
-    refuses_tools,
-    tools_were_seen,
-)
-from patchbay.models.choice_stream import ChoiceStream
-from patchbay.models.completion import read_choice, read_completion, without_prose
-from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder
+from patchbay.errors import InvalidCallError, PatchbayError, ResponseFormatError, ToolChoiceError
+from patchbay.formats.parser import StreamParser, random_call_id
+from patchbay.formats.values.tool_names import ToolRules, make_rules
+from patchbay.models.answer_reader import AnswerReader, read_completion
+from patchbay.models.capabilities import Capabilities, tools_were_seen
+from patchbay.models.choice import ChoiceReader, Send
+from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
+from patchbay.models.native_calls import NativeCalls
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import (
     Outcome,
-    Policy,
     ask_for_answer,
+    ask_for_arguments,
     ask_for_choice,
     ask_for_repair,
-    refuses_format,
+    describe_invalid,
     schema_error_messages,
     sum_usage,
 )
-from patchbay.models.request import ChatCompletionBody, RequestTools
-from patchbay.models.stream import StreamedAnswer
-from patchbay.types import Message, Reply
+from patchbay.models.request import ChatCompletionBody
+from patchbay.models.upstream_request import Kind, UpstreamRequest
+from patchbay.models.wire import Chunk
 
-_NO_CONTENT: Final = Reply(None)
-_NO_CALL = Policy(forbidden=True)
-_NO_TOOLS = make_rules((), "text")
+_NO_TOOLS: Final = make_rules((), "text")
 
 
 class Step(Enum):
     """The next step of an exchange's driver."""
 
     SEND = "send"
-    """Send ``Exchange.request``; resume with a Rejection, the body of a whole answer, or None if a stream follows."""
+    """Send ``Exchange.request``; resume with a Rejection, a whole answer (its body, or decoded), or None if a stream follows."""
     RECEIVE = "receive"
     """Pass each piece of the stream to ``Exchange.feed`` and write the result, until it ends or the exchange is ``finished``."""
 
@@ -67,62 +57,79 @@ class Rejection:
     error: Exception
 
 
-class Exchange:
+class Purpose(Enum):
+    """The purpose of an attempt."""
+
+    ANSWER = "answer"
+    """The client gets its answer."""
+    PROBE = "probe"
+    """Unclear whether the server drops ``tools``: if the native answer has no call, the contract is tried."""
+    CHECK = "check"
+    """The contract, after a probe: the probe's answer is the client's unless this one has a call."""
+
+
+class Verdict(Enum):
+    """What becomes of an answer."""
+
+    ACCEPTED = "accepted"
+    """The client gets it."""
+    AGAIN = "again"
+    """The model is asked again."""
+    FALLBACK = "fallback"
+    """The client gets the probe's answer."""
+
+
+class _Attempt(Generic[Out]):
+    """One request to the upstream and its answer, None until it comes. ``verdict`` is None until the answer was judged."""
+
+    def __init__(self, purpose: Purpose) -> None:
+        self.purpose = purpose
+        self.reader: AnswerReader[Out] | None = None
+        self.verdict: Verdict | None = None
+        self.fitting: str | None = None
+        """The answer as JSON text in the requested format."""
+        self.complaint = ""
+        """Why the answer does not fit the format."""
+
+
+class Exchange(Generic[Out]):
     """See the module. Raises InvalidRequestError for a body that cannot be served."""
 
     def __init__(
-        self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder | None = None
+        self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder[Out] | None = None
     ) -> None:
         """``encoder`` writes the client's answer, by default as chat completions."""
-        self._call = ChatCompletionBody(body, options, always_read=encoder is not None)
+        self._call = call = ChatCompletionBody(body, options, always_read=encoder is not None)
         self._options = options
-        self._capabilities = capabilities
-        self.streaming = self._call.stream
-        self.transparent = self._call.request_tools is None
+        self.streaming = call.stream
+        self.transparent = call.request_tools is None
         """There are no tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
         self.request = body
-        self._extra: list[Message] = []
-        self._choice_rounds = 0
-        self._repair_rounds = 0
-        self._spent: list[Mapping[str, Any]] = []
-        self._fallback: StreamedAnswer | dict[str, Any] | None = None
-        """A native answer without a call, kept while the model is asked once more with the contract."""
-        self._checking = False
-        """Unclear whether the server dropped ``tools``: the fallback is the client's answer unless the next attempt has a
-        call."""
-        self._use_fallback = False
-        self._learn_text = False
-        self._probe = False
-        """If this native answer has no call, the contract is tried."""
-        self._learning = False
-        """It is not known yet how the model takes tools: this request's outcome is recorded."""
-        self._kind: Literal["native", "text"] = "native"
-        self._again = False
-        self._judged = False
         self.finished = False
         """The rest of the upstream's stream is not needed."""
         self.complete = False
         """``steps`` has yielded the last bytes for the client."""
         self.fell_back = False
         """The last attempt failed, and the answer is an earlier one's."""
-        self._usage: Any = None
-        self._stream: StreamedAnswer | None = None
-        self._encoder: AnswerEncoder = encoder or (LegacyChatEncoder() if self._call.legacy else ChatEncoder())
+        self._own_encoder = encoder or cast("AnswerEncoder[Out]", LegacyChatEncoder() if call.legacy else ChatEncoder())
+        self._encoder: AnswerEncoder[Out] = self._own_encoder
+        self._attempt: _Attempt[Out] = _Attempt(Purpose.ANSWER)
+        self._fallback: AnswerReader[Out] | None = None
+        """The answer of a probe, while the contract is tried."""
+        self._spent: list[Mapping[str, Any]] = []
+        """The usage of the attempts before this one."""
+        self._rounds = {"choice": 0, "repair": 0, "answer": 0}
+        """How often the model was asked again, and for what."""
+        self._is_learning = False
+        """It is not known yet how the model takes tools: this request's outcome is recorded."""
         if not self.transparent:
-            self._known = capabilities.of(self._call.model)
-            self._choice_in_words = self._known.choice_in_words
-            """The server takes no ``tool_choice``."""
-            self._roles = self._known.roles
-            self._format = self._call.answer_format if self._call.count == 1 else None
-            self._format_use = self._known.format_use if self._format is not None else FormatUse.BESIDE_TOOLS
-            self._answering = False
-            """Only the answer is asked for, with the format enforced; no call is allowed."""
-            self._answer_rounds = 0
-            self._include_usage = self.streaming and self._call.include_usage
-            self._kind = self._first_kind()
-            self._begin_attempt()
+            self._known = capabilities.of(call.model)
+            self._include_usage = call.stream and call.include_usage
+            self._upstream = UpstreamRequest(call, self._known, self._first_kind())
+            probes = self._is_learning and capabilities.doubts and self._known.probe_due
+            self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
 
-    def _first_kind(self) -> Literal["native", "text"]:
+    def _first_kind(self) -> Kind:
         tools, mode = self._call.request_tools, self._options.tools
         assert tools is not None
         if tools.specs == ():
@@ -133,59 +140,32 @@ class Exchange:
             return "native"
         if self._known.mode is not None:
             return self._known.mode
-        self._learning = not self._call.policy.forbidden
-        self._probe = self._learning and self._capabilities.doubts and self._known.probe_due
+        self._is_learning = not self._call.policy.forbidden
         return "native"
 
-    def _begin_attempt(self) -> None:
-        """Set up the next attempt."""
-        text = self._kind == "text"
-        roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
-        if self._format is not None and self._call.policy.forbidden and self._holds_format_back:
-            self._answering = True
-        if self._answering:
-            in_words = self._format_use is FormatUse.NEVER
-            self.request = self._call.answer_alone(self._extra, as_text=text, format_in_words=in_words, roles=roles)
-        elif text:
-            self.request = self._call.text(self._extra, roles=roles)
-        else:
-            apart = self._format_use is not FormatUse.BESIDE_TOOLS
-            self.request = self._call.native(self._extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles)
-        self._again = False
-        self._judged = False
+    def _begin_attempt(self, purpose: Purpose) -> None:
+        self.request = self._upstream.body()
         self.finished = False
-        self._usage = None
-        self._stream = None
-        self._fitting: str | None = None
-        """The answer as JSON text in the requested format."""
-        self._complaint = ""
-
-    @property
-    def _holds_format_back(self) -> bool:
-        """Whether ``response_format`` is left out while tools may be called."""
-        return self._kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
-
-    @property
-    def _policy(self) -> Policy:
-        """The policy of this attempt."""
-        return _NO_CALL if self._answering else self._call.policy
+        self._attempt = _Attempt(purpose)
+        if not self.streaming:
+            self._encoder = WholeEncoder(self._own_encoder)
 
     # the retry loop
 
-    def steps(self) -> Generator[Step | bytes, Rejection | bytes | None, None]:
-        """Yield what to do next: a Step, or bytes to write, after the last of which the exchange is ``complete``.
+    def steps(self) -> Generator[Step | Out, Rejection | bytes | Mapping[str, Any] | None, None]:
+        """Yield what to do next: a Step, or what to write, after the last of which the exchange is ``complete``.
 
         Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
         """
         again = True
         while again:
-            out = b""
+            out = self._encoder.join(())
             try:
                 response = yield Step.SEND
                 if response is None:
                     yield Step.RECEIVE
                     out, again = self.end()
-                elif isinstance(response, bytes):
+                elif not isinstance(response, Rejection):
                     out, again = self.answer(response)
                 elif not self.on_upstream_error(response.status, response.text):
                     raise response.error  # noqa: TRY301  (there may be a fallback)
@@ -198,149 +178,111 @@ class Exchange:
             if out or self.complete:
                 yield out
 
-    # the answer is an error
-
     def on_upstream_error(self, status: int, text: str) -> bool:
         """Handle an error status. True: send the next request, without the roles, format, ``tool_choice`` or tools refused."""
-        tools = self._call.request_tools
-        if tools is None or not self._adapt(tools, status, text):
+        if self.transparent:
             return False
-        self._begin_attempt()
+        tools, upstream = self._call.request_tools, self._upstream
+        may_use_text = self._options.tools == "auto" and tools is not None and bool(tools.specs)
+        if not upstream.adapt(status, text, may_use_text=may_use_text):
+            return False
+        probes = self._attempt.purpose is Purpose.PROBE and upstream.kind == "text"
+        self._begin_attempt(Purpose.ANSWER if probes else self._attempt.purpose)
         return True
 
-    def _adapt(self, tools: RequestTools, status: int, text: str) -> bool:
-        """Note what the upstream's error refuses; False if the next request would be the same."""
-        sends_format = self._format is not None and self._format_use is not FormatUse.NEVER
-        if (fewer := self._fewer_roles(status, text)) is not None:
-            self._roles = fewer
-        elif sends_format and (self._answering or not self._holds_format_back) and refuses_format(status, text):
-            self._format_use = FormatUse.NEVER if self._answering else FormatUse.ALONE
-        elif self._kind == "text" or self._answering:
-            return False
-        elif self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
-            self._choice_in_words = True
-        elif self._options.tools == "auto" and tools.specs and refuses_tools(status, text):
-            # A model that is known to take tools refused something in this request only (a tool_choice, say).
-            self._learn_text = self._known.mode is None
-            self._probe = False
-            self._kind = "text"
-            self._extra = []
-        else:
-            return False
-        return True
-
-    def _fewer_roles(self, status: int, text: str) -> Roles | None:
-        """Return the roles of messages to try next, None if the upstream's error is not about them."""
-        if self._kind != "text":
-            return fewer_roles(status, text, self._call.messages, self._roles)
-        contract = {"role": "system"}
-        return fewer_roles(status, text, [*self._call.messages, contract], max(self._roles, Roles.SYSTEM_FIRST))
-
-    def fallback_response(self) -> bytes | None:
-        """Return the kept answer of an earlier attempt after a failed one, or None."""
-        visible = self._stream is not None and any(state.visible for state in self._stream.choices.values())
-        if self._fallback is None or visible or self._call.policy.needed:
-            return None
-        return self._first_answer()
-
-    def _first_answer(self) -> bytes:
-        """Write the answer that was kept, with the usage of all attempts."""
-        fallback, self._fallback = self._fallback, None
-        usage = self._total(self._usage)
-        if isinstance(fallback, dict):
-            return self._encoder.whole(fallback if usage is None else {**fallback, "usage": usage})
-        assert fallback is not None
-        fallback.write_ends(lambda _: usage)
-        fallback.write_end(lambda _: usage)
-        return fallback.pop_out()
-
-    def error_event(self, error: PatchbayError | str) -> bytes:
+    def error_event(self, error: PatchbayError | str) -> Out:
         """Write an error as the last event of a stream; no ``[DONE]`` follows it."""
         return self._encoder.error(error)
 
-    # the answer is a stream
+    # the answer comes
 
-    def feed(self, data: bytes) -> bytes:
-        """Read bytes of the upstream's stream; return bytes for the client. Raises UpstreamError, ToolChoiceError."""
+    def feed(self, data: bytes | Chunk) -> Out:
+        """Read a piece of the upstream's stream, bytes or a decoded chunk; return what to write. ``end`` raises its failure."""
         if self.transparent:
-            return data
-        stream = self._stream or self._attempt()
-        if stream.feed(data):
-            return data
+            return cast("Out", data)
+        reader = self._attempt.reader or self._open_reader()
+        if isinstance(data, Chunk):
+            reader.read_chunk(data)
+        elif reader.feed(data):
+            return cast("Out", data)
         # The check whether the server dropped ``tools`` needs the usage, which follows the last choice.
-        if stream.over and not self._judged and not self._probe:
-            self._judge_stream(stream)
-        elif self._call.policy.single and stream.enough:
+        if reader.over and self._attempt.verdict is None and self._attempt.purpose is not Purpose.PROBE:
+            try:
+                self._judge(reader)
+            except PatchbayError as error:
+                reader.failure = error  # raised by ``end``, after all that came before
+        if reader.failure is not None or (self._call.policy.single and reader.enough):
             self.finished = True
-        return stream.pop_out() if stream.out else b""
+        return reader.pop_out()
 
-    def end(self) -> tuple[bytes, bool]:
-        """End the upstream's stream; return the last bytes for the client, and whether to ask again. Raises as ``feed``."""
+    def answer(self, response: bytes | Mapping[str, Any]) -> tuple[Out, bool]:
+        """Read a whole answer, its body or decoded; return what to write, and whether to ask again.
+
+        Raises UpstreamError for an answer that cannot be read, and as ``end``.
+        """
         if self.transparent:
-            return b"", False
-        stream = self._attempt()
-        stream.close()
-        if not self._judged:
-            self._judge_stream(stream)
-        self._usage = stream.usage
-        if self._again:
-            out = stream.pop_out()  # reasoning before an answer that does not fit
-            self._begin_next()
+            return cast("Out", response), False
+        completion = read_completion(response)
+        self._open_reader().read_whole(completion, response if isinstance(response, bytes) else None)
+        return self.end()
+
+    def end(self) -> tuple[Out, bool]:
+        """End the upstream's answer; return the last to write, and whether to ask again.
+
+        Raises UpstreamError, ToolChoiceError, ResponseFormatError, InvalidCallError.
+        """
+        if self.transparent:
+            return self._encoder.join(()), False
+        reader = self._attempt.reader or self._open_reader()
+        reader.close()
+        if self._attempt.verdict is None:
+            self._judge(reader)
+        if self._attempt.verdict is Verdict.AGAIN:
+            out = reader.pop_out()  # reasoning before an answer that does not fit
+            self._spent.append(reader.usage if isinstance(reader.usage, Mapping) else {})
+            self._begin_attempt(Purpose.CHECK if self._attempt.purpose is Purpose.PROBE else self._attempt.purpose)
             return out, True
-        self._stream = None  # (it refers to this object: without the cycle both are freed at once)
-        if self._use_fallback:
-            return self._first_answer(), False
-        stream.write_end(self._total)
-        return stream.pop_out(), False
+        self._attempt.reader = None  # (it refers to this object: without the cycle both are freed at once)
+        if self._attempt.verdict is Verdict.FALLBACK:
+            return self._first_answer(reader.usage), False
+        reader.write_end(self._total)
+        return reader.pop_out(), False
 
-    def _attempt(self) -> StreamedAnswer:
-        """Return the reader of the current stream."""
-        if self._stream is None:
-            self._learn_from_success()
-            self._stream = StreamedAnswer(
-                self._open,
-                self._admitted,
-                self._encoder,
-                count=self._call.count,
-                include_usage=self._include_usage,
-            )
-        return self._stream
+    def _open_reader(self) -> AnswerReader[Out]:
+        """Return the reader of the answer that begins to come."""
+        self._upstream.learn()
+        reader = self._attempt.reader = AnswerReader(
+            self._open_choice, self._admitted, self._encoder, count=self._call.count, include_usage=self._include_usage
+        )
+        return reader
 
-    def _learn_from_success(self) -> None:
-        """Record what the accepted request shows of the model's capabilities."""
-        if self._learn_text:
-            self._known.learn_mode("text")
-            self._learn_text = False
-        if self._format_use is not FormatUse.BESIDE_TOOLS:
-            self._known.learn_format_use(self._format_use)
-        if self._roles is not Roles.ALL:
-            self._known.learn_roles(self._roles)
-        if self._choice_in_words and self._kind == "native":
-            self._known.learn_choice_in_words()
-
-    def _open(self, index: int, send: Callable[[bytes], None]) -> ChoiceStream:
-        policy = self._policy
-        repair = self._options.repair_rounds > self._repair_rounds
-        questioned = self._probe or self._checking
+    def _open_choice(self, index: int, send: Send) -> ChoiceReader:
+        upstream, policy = self._upstream, self._upstream.policy
+        tools = self._call.request_tools
+        assert tools is not None
+        rules = tools.rules if not upstream.answer_only else _NO_TOOLS
+        is_questioned = self._attempt.purpose is not Purpose.ANSWER
+        repairs = self._options.repair_rounds > self._rounds["repair"]
         keep: Literal["all", "prose"] | None = None
-        if self._format is not None:
-            keep = "all" if self._answering or self._holds_format_back or questioned else "prose"
-        return ChoiceStream(
+        if upstream.format is not None:
+            keep = "all" if upstream.answer_only or upstream.holds_format_back or is_questioned or not self.streaming else "prose"
+        is_tentative = not policy.free or is_questioned or repairs or keep is not None or bool(self._spent)
+        return ChoiceReader(
             index,
-            self._parser(prefilled=self._known.prefilled or None),
+            partial(self._make_parser, rules, prefilled=self._known.prefilled or None if self.streaming else None),
+            NativeCalls(rules, self._options.generate_id or random_call_id),
             policy,
-            self._encoder,
             send,
-            hold=policy.needed or questioned or repair or (self._call.count > 1 and not policy.free),
-            tentative=not policy.free or questioned or repair or keep is not None,
+            hold=policy.needed or is_questioned or repairs or (self._call.count > 1 and not policy.free),
+            tentative=not self.streaming or is_tentative,
             keep=keep,
+            keeps_invalid=self._encoder.keeps_invalid,
         )
 
-    def _parser(self, *, prefilled: bool | None) -> StreamParser:
-        options, tools = self._options, self._call.request_tools
-        assert tools is not None
+    def _make_parser(self, rules: ToolRules, *, prefilled: bool | None) -> StreamParser:
+        options = self._options
         return StreamParser(
-            tools.rules if not self._answering else _NO_TOOLS,
+            rules,
             format=options.format,
             tool_call_tag=options.tool_call_tag,
             lenient_fences=options.lenient_fences,
@@ -352,228 +294,164 @@ class Exchange:
             generate_id=options.generate_id,
         )
 
-    def _reply(self, content: Any) -> Reply:
-        """Parse a whole content; if only one call is allowed, up to its end, as in a stream."""
-        if not content:
-            return _NO_CONTENT
-        parser = self._parser(prefilled=None)
-        events = parser.close(content if isinstance(content, str) else "")
-        reply = parser.reply
-        policy = self._policy
-        if not policy.single or len(reply.tool_calls) + len(reply.incomplete) == 0:
-            return reply
-        prose = []
-        for event in events:
-            if type(event) is TextDelta:
-                prose.append(event.text)
-            elif type(event) is TextWasReasoning:
-                prose.clear()
-            elif type(event) is CallEnd and policy.admits(event.call.name):
-                return replace(reply, content="".join(prose) or None)
-        return reply
-
     def _admitted(self) -> bool:
         """Handle the begin of an allowed call. True once the call can no longer be retracted."""
-        if self._call.count > 1 or self._options.repair_rounds > self._repair_rounds:
+        if not self.streaming or self._call.count > 1 or self._options.repair_rounds > self._rounds["repair"]:
             return False
         self._settle_mode(called=True)
         return True
 
     def _settle_mode(self, *, called: bool) -> None:
         """Record whether this attempt showed how the model takes tools."""
-        self._probe = False
-        self._checking = False
-        if not self._learning:
+        self._attempt.purpose = Purpose.ANSWER
+        if not self._is_learning:
             return
+        self._is_learning = False
         if called:
-            self._known.learn_mode(self._kind)
+            self._known.learn_mode(self._upstream.kind)
         else:
             self._known.count_open_answer()
-        self._learning = False
-
-    def _judge_stream(self, stream: StreamedAnswer) -> None:
-        """Judge the finished choices: write their ends, or prepare the next attempt."""
-        self._judged = True
-        self._usage = stream.usage
-        if self._accepts(stream.outcomes(), stream):
-            stream.write_ends(self._total)
-            self._note_reasoning(stream)
-        stream.discard = self._again
-
-    def _note_reasoning(self, stream: StreamedAnswer) -> None:
-        """Record whether the model's prompt opens its reasoning."""
-        for state in stream.choices.values():
-            if state.was_reasoning or not state.parser.prefilled or state.answered_unopened:
-                self._known.note_reasoning(unopened=state.was_reasoning)
-
-    # the answer is one JSON
-
-    def answer(self, body: bytes) -> tuple[bytes, bool]:
-        """Read a whole answer; return bytes for the client (events, if it asked for a stream), and whether to ask again.
-
-        Raises UpstreamError for an answer that cannot be read, ToolChoiceError for one that breaks ``tool_choice``.
-        """
-        if self.transparent:
-            return body, False
-        self._learn_from_success()
-        completion = read_completion(body)
-        if self.streaming:
-            self._attempt().write_whole(completion)
-            return self.end()
-        self._usage = completion.get("usage")
-        reads = [
-            read_choice(choice, self._reply(choice["message"].get("content")), self._policy) for choice in completion["choices"]
-        ]
-        if self._format is not None:
-            reads = [without_prose(outcome, choice) for outcome, choice in reads]
-        outcomes = [outcome for outcome, _ in reads]
-        changed = {**completion, "choices": [choice for _, choice in reads]}
-        accepted = self._accepts(outcomes, changed)
-        if self._again:
-            self._begin_next()
-            return b"", True
-        if not accepted:
-            return self._first_answer(), False
-        if self._spent:
-            changed["usage"] = self._total(self._usage)
-        elif self._passes(outcomes) and not any(map(is_not, changed["choices"], completion["choices"])):
-            return body, False
-        return self._encoder.whole(changed), False
-
-    def _passes(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the client can read this whole answer as the upstream wrote it."""
-        encoder = self._encoder
-        return encoder.passes_text and (encoder.passes_calls or not any(outcome.called for outcome in outcomes))
 
     # the answer is judged
 
-    def _accepts(self, outcomes: Sequence[Outcome], answer: StreamedAnswer | dict[str, Any]) -> bool:
-        """Decide whether the client gets this answer, the fallback (``_use_fallback``) or the next one (``_again``).
+    def _judge(self, reader: AnswerReader[Out]) -> None:
+        """Judge the finished choices: write their ends, or prepare the next attempt."""
+        attempt = self._attempt
+        attempt.verdict = self._verdict(reader)
+        reader.discard = attempt.verdict is Verdict.AGAIN
+        if attempt.verdict is Verdict.ACCEPTED:
+            self._use_fitting(reader)
+            reader.write_ends(self._total)
+            if self.streaming:
+                self._note_reasoning(reader)
 
-        Raises ToolChoiceError, ResponseFormatError.
-        """
-        if self._may_have_dropped_tools(outcomes):
-            if self._fits(outcomes):
-                self._set_content(answer)
-                self._fallback = answer
-            self._ask_as_text()
-            return False
-        if self._keeps_fallback(outcomes):
-            self._use_fallback = True
-            return False
-        self._settle_mode(called=any(outcome.called for outcome in outcomes))
-        if self._must_ask_again(outcomes):
-            return False
-        self._set_content(answer)
-        return True
+    def _verdict(self, reader: AnswerReader[Out]) -> Verdict:
+        """Decide what becomes of an answer. Raises ToolChoiceError, ResponseFormatError, InvalidCallError."""
+        outcomes = reader.outcomes()
+        called = any(outcome.called for outcome in outcomes)
+        if self._may_have_dropped_tools(outcomes, reader.usage):
+            if called or self._fits(outcomes):
+                self._use_fitting(reader)
+                self._fallback = reader
+            self._upstream.use_text()
+            return Verdict.AGAIN
+        if self._attempt.purpose is Purpose.CHECK and self._fallback is not None and not self._call.policy.needed and not called:
+            self._settle_mode(called=False)
+            return Verdict.FALLBACK
+        self._settle_mode(called=called)
+        return Verdict.AGAIN if self._must_ask_again(outcomes) else Verdict.ACCEPTED
 
-    def _set_content(self, answer: StreamedAnswer | dict[str, Any]) -> None:
-        """Replace the content by the JSON text that fits the format; a completion's list of choices is a copy already."""
-        if self._fitting is None:
-            return
-        if isinstance(answer, StreamedAnswer):
-            answer.choices[min(answer.choices)].kept = [self._fitting]
-            return
-        choice = answer["choices"][0]
-        if choice["message"].get("content") != self._fitting:
-            answer["choices"][0] = {**choice, "message": {**choice["message"], "content": self._fitting}}
-
-    def _may_have_dropped_tools(self, outcomes: Sequence[Outcome]) -> bool:
+    def _may_have_dropped_tools(self, outcomes: Sequence[Outcome], usage: Any) -> bool:
         """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
-        if not self._probe or any(outcome.calls or outcome.cut or outcome.broken for outcome in outcomes):
+        if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.broken for outcome in outcomes):
             return False
         size, plain = self._call.prompt_chars()
-        tokens = self._usage.get("prompt_tokens") if isinstance(self._usage, Mapping) else None
+        tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
         count = tokens if isinstance(tokens, int) else None
         if plain and tools_were_seen(count, message_chars=size, messages=len(self._call.messages)):
             self._known.learn_mode("native")
-            self._probe = self._learning = False
+            self._is_learning = False
+            self._attempt.purpose = Purpose.ANSWER
             return False
         return True
-
-    def _keeps_fallback(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the fallback is used, because the contract brought no call either."""
-        if (
-            not self._checking
-            or self._fallback is None
-            or self._call.policy.needed
-            or any(outcome.called for outcome in outcomes)
-        ):
-            return False
-        self._settle_mode(called=False)
-        return True
-
-    def _ask_as_text(self) -> None:
-        """Prepare an attempt with the contract."""
-        self._probe = False
-        self._kind = "text"
-        self._extra = []
-        self._again = True
-        self._checking = True
 
     def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
-        """Check the answer against the policy, the schemas and the format; prepare the next attempt where it fails.
+        """Check the answer against the policy, the schemas and the format; prepare the next request where it fails.
 
-        Raises ToolChoiceError, ResponseFormatError.
+        Raises ToolChoiceError, ResponseFormatError, InvalidCallError.
         """
-        if self._answering:
+        if self._upstream.answer_only:
             return self._must_ask_for_answer(outcomes)
-        policy = self._call.policy
         for outcome in outcomes:
-            missing = policy.needed and not outcome.calls and not outcome.cut
-            wrong = outcome.broken and not outcome.calls and not outcome.prose
-            if not missing and not wrong:
-                continue
-            if self._choice_rounds >= self._options.choice_rounds or any(other.visible for other in outcomes):
-                raise ToolChoiceError(policy.outcome(self._choice_rounds))
-            self._choice_rounds += 1
-            self._extra += ask_for_choice(outcome, policy.complaint())
-            self._again = True
-            return True
+            if self._must_ask_for_call(outcome, outcomes):
+                return True
         tools = self._call.request_tools
-        if self._options.repair_rounds > self._repair_rounds and tools is not None and tools.specs:
+        if self._options.repair_rounds > self._rounds["repair"] and tools is not None and tools.specs:
             for outcome in outcomes:
-                complaints = schema_error_messages(tools.specs, outcome.calls)
-                if complaints:
-                    self._repair_rounds += 1
-                    self._extra += ask_for_repair(outcome, complaints)
-                    self._again = True
+                if complaints := schema_error_messages(tools.specs, outcome.calls):
+                    self._rounds["repair"] += 1
+                    self._upstream.extra += ask_for_repair(outcome, complaints)
                     return True
-        return self._format is not None and self._must_ask_for_answer(outcomes)
+        return self._upstream.format is not None and self._must_ask_for_answer(outcomes)
+
+    def _must_ask_for_call(self, outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
+        """Prepare to ask for a call that is allowed and valid. Raises ToolChoiceError, InvalidCallError."""
+        policy = self._call.policy
+        is_missing = policy.needed and not outcome.calls and not outcome.cut
+        is_wrong = outcome.broken and not outcome.calls and not outcome.prose
+        if not (outcome.invalid or is_missing or is_wrong):
+            return False
+        asked = self._rounds["choice"]
+        if asked >= self._options.choice_rounds or any(other.visible for other in outcomes):
+            if outcome.invalid:
+                raise InvalidCallError(describe_invalid(outcome.invalid[0], asked))
+            raise ToolChoiceError(policy.outcome(asked))
+        self._rounds["choice"] += 1
+        again = ask_for_arguments(outcome) if outcome.invalid else ask_for_choice(outcome, policy.complaint())
+        self._upstream.extra += again
+        return True
 
     def _fits(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether the answer fits ``response_format``.
 
         The schema is not checked where the server is known to enforce it beside tools.
         """
+        upstream, attempt = self._upstream, self._attempt
         answer = outcomes[0].answer if outcomes else None
-        if self._format is None or answer is None:
+        if upstream.format is None or answer is None:
             return True
-        checked = self._answering or self._holds_format_back or self._learning
-        self._fitting, self._complaint = self._format.read(answer, check_schema=checked, alone=self._answering)
-        return self._fitting is not None
+        checked = upstream.answer_only or upstream.holds_format_back or self._is_learning
+        attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.answer_only)
+        return attempt.fitting is not None
 
     def _must_ask_for_answer(self, outcomes: Sequence[Outcome]) -> bool:
         """Prepare to ask for the answer alone if this one does not fit. Raises ResponseFormatError."""
+        upstream = self._upstream
         if any(outcome.called for outcome in outcomes) or self._fits(outcomes):
             return False
-        assert self._format is not None
-        complaint = self._complaint if self._answering else ""
-        if self._answering:
-            if self._answer_rounds >= self._options.choice_rounds:
+        assert upstream.format is not None
+        complaint = self._attempt.complaint if upstream.answer_only else ""
+        if upstream.answer_only:
+            asked = self._rounds["answer"]
+            if asked >= self._options.choice_rounds:
                 raise ResponseFormatError(
-                    f"The model's answer does not fit response_format (asked {self._answer_rounds + 1} times): {complaint}."
+                    f"The model's answer does not fit response_format (asked {asked + 1} times): {complaint}."
                 )
-            self._answer_rounds += 1
-        self._answering = True
-        self._extra += ask_for_answer(outcomes[0], self._format.demand(complaint))
-        self._again = True
+            self._rounds["answer"] += 1
+        upstream.answer_only = True
+        upstream.extra += ask_for_answer(outcomes[0], upstream.format.demand(complaint))
         return True
 
-    def _begin_next(self) -> None:
-        """Begin the prepared attempt; this one's usage is added to the client's."""
-        self._spent.append(self._usage if isinstance(self._usage, Mapping) else {})
-        self._begin_attempt()
+    def _use_fitting(self, reader: AnswerReader[Out]) -> None:
+        """Replace the content by the JSON text that fits the format."""
+        if self._attempt.fitting is not None:
+            reader.choices[min(reader.choices)].kept = [self._attempt.fitting]
+
+    def _note_reasoning(self, reader: AnswerReader[Out]) -> None:
+        """Record whether the model's prompt opens its reasoning."""
+        for choice in reader.choices.values():
+            if choice.was_reasoning or not choice.parser.prefilled or choice.answered_unopened:
+                self._known.note_reasoning(unopened=choice.was_reasoning)
+
+    # the answer of an earlier attempt
+
+    def fallback_response(self) -> Out | None:
+        """Write the answer of the probe after a failed check; None if there is none, or if the client has seen another."""
+        if self._fallback is None or self._call.policy.needed:
+            return None
+        reader = self._attempt.reader
+        if reader is not None and any(choice.visible for choice in reader.choices.values()):
+            return None
+        return self._first_answer(None if reader is None else reader.usage)
+
+    def _first_answer(self, usage: Any) -> Out:
+        """Write the answer of the probe, with the usage of all attempts."""
+        fallback, self._fallback = self._fallback, None
+        assert fallback is not None
+        total = self._total(usage)
+        fallback.write_ends(lambda _: total)
+        fallback.write_end(lambda _: total)
+        return fallback.pop_out()
 
     def _total(self, usage: Any) -> Any:
         """Add the usage of earlier attempts to this one's."""

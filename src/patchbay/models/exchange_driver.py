@@ -1,55 +1,42 @@
-"""Drives an Exchange over a server: sends its requests, feeds it the responses, and yields the bytes of the client's answer.
+"""Drives an Exchange over a server: sends its requests, feeds it the responses, and yields the client's answer.
 
 ``Exchange.steps`` makes all decisions; this is only the I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from patchbay.errors import PatchbayError
-from patchbay.models.exchange import Rejection, Step
-
-
-class Steppable(Protocol):
-    """The part of Exchange that a driver uses; see there."""
-
-    request: bytes
-    streaming: bool
-    finished: bool
-    complete: bool
-    fell_back: bool
-
-    def steps(self) -> Generator[Step | bytes, Rejection | bytes | None, None]:
-        """Yield the next step, or bytes to write."""
-
-    def feed(self, data: bytes, /) -> bytes:
-        """Read a piece of the upstream's stream; return bytes to write."""
+from patchbay.models.encoder import Out
+from patchbay.models.exchange import Exchange, Rejection, Step
+from patchbay.models.wire import Chunk
 
 
 class AsyncUpstream(Protocol):
     """A server. Over a blocking client these methods block and never suspend (``wrap``)."""
 
-    async def send(self, body: bytes, /) -> Rejection | bytes | None:
-        """Send a request; return an error status, a whole answer, or None for a stream to read."""
+    async def send(self, body: bytes, /) -> Rejection | bytes | Mapping[str, Any] | None:
+        """Send a request; return an error status, a whole answer (its body, or decoded), or None for a stream to read."""
 
-    async def read(self) -> bytes:
-        """Read the next piece of the stream; b"" at its end."""
+    async def read(self) -> bytes | Chunk | None:
+        """Read the next piece of the stream, bytes or a decoded chunk; b"" or None at its end."""
 
     async def close(self) -> None:
         """Close the last response, if there is one."""
 
 
 async def drive_async(
-    exchange: Steppable, upstream: AsyncUpstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
-) -> AsyncGenerator[bytes, None]:
+    exchange: Exchange[Out], upstream: AsyncUpstream, failures: tuple[type[Exception], ...] = (PatchbayError,)
+) -> AsyncGenerator[Out, None]:
     """Yield the client's answer. Raises what the exchange and the upstream raise, unless there is an earlier answer.
 
     ``failures`` are the errors that fail one attempt; any other ends the exchange.
     """
     steps = exchange.steps()
-    response: Rejection | bytes | None = None
+    response: Rejection | bytes | Mapping[str, Any] | None = None
     failure: Exception | None = None
     attempts = 0
     try:
@@ -68,7 +55,22 @@ async def drive_async(
                             yield out
             except failures as error:
                 failure = error
-            if type(step) is bytes:
+            if not isinstance(step, Step):
                 yield step
     finally:
         await upstream.close()
+
+
+async def open_answer(exchange: Exchange[Out], upstream: AsyncUpstream) -> AsyncGenerator[Out, None]:
+    """Send the first request, and return the answer once it has begun. Raises as ``drive_async``."""
+    pieces = drive_async(exchange, upstream)
+    first = await anext(pieces, None)
+
+    async def answer() -> AsyncGenerator[Out, None]:
+        async with aclosing(pieces):
+            if first is not None:
+                yield first
+            async for piece in pieces:
+                yield piece
+
+    return answer()

@@ -20,7 +20,8 @@ from patchbay._text import json_object
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from patchbay.formats import parse
 from patchbay.models.capabilities import Capabilities
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.encoder import EventEncoder
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
@@ -28,7 +29,7 @@ from patchbay.models.options import TextOptions
 from patchbay.models.policy import sum_usage
 from patchbay.models.providers import GEMINI
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import SseDecoder, decode, encode, sse_event
+from patchbay.models.wire import Choice, Chunk, decode, encode
 from patchbay.transcript import text_of
 from patchbay.types import Message
 
@@ -290,25 +291,23 @@ class GeminiAnswer:
     """Turns the pieces of one answer into chunks. ``tools`` are the request's, in OpenAI's form."""
 
     def __init__(self, model: str, tools: Any) -> None:
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex[:24]}", "object": "chat.completion.chunk", "created": 0, "model": model}
+        self._id = f"chatcmpl-{uuid.uuid4().hex[:24]}"
+        self._model = model
         self._tools = tools
         self._calls = 0
         self.failed = ""
         """Why Gemini gave up the answer."""
 
-    def chunk(self, piece: Any) -> dict[str, Any]:
+    def chunk(self, piece: Any) -> Chunk:
         """Convert a ``GenerateContentResponse``."""
-        chunk: dict[str, Any] = {**self._head, "choices": []}
-        if (usage := _usage(piece.usage_metadata)) is not None:
-            chunk["usage"] = usage
+        chunk = Chunk(self._id, 0, self._model, usage=_usage(piece.usage_metadata))
         candidate = (piece.candidates or [None])[0]
         if candidate is not None:
             delta = self._delta(candidate.content)
-            finish = self._finish(candidate, delta)
-            chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
+            chunk.choices = [Choice(0, delta, self._finish(candidate, delta))]
         elif (feedback := piece.prompt_feedback) is not None and feedback.block_reason is not None:
             refusal = feedback.block_reason_message or f"The prompt was blocked: {_enum_value(feedback.block_reason)}."
-            chunk["choices"] = [{"index": 0, "delta": {"refusal": refusal}, "finish_reason": "content_filter"}]
+            chunk.choices = [Choice(0, {"refusal": refusal}, "content_filter")]
         return chunk
 
     def _delta(self, content: Any) -> dict[str, Any]:
@@ -452,21 +451,18 @@ class GeminiChatModel:
         """Answer ``request``. Raises UpstreamError, UpstreamTimeoutError, ToolChoiceError, InvalidRequestError."""
         tools = self._encoder.of(request.tools)
         body = {**self._named, **tools.body(request), "stream": True, "stream_options": {"include_usage": True}}
-        exchange = Exchange(encode(body), self._options, self._capabilities)
-        answer = ReplyAssembler()
+        exchange = Exchange(encode(body), self._options, self._capabilities, EventEncoder())
         stream = request.stream
-        decoder = SseDecoder()
         upstream = _Upstream(lambda body: self._chunks(body, stream=stream))
         async with aclosing(drive_async(exchange, upstream)) as pieces:
             async for piece in pieces:
-                for data in decoder.feed(piece):
-                    for event in answer.add(decode(data)) if data != b"[DONE]" else ():
-                        if stream:
-                            yield event
-        end = answer.end()
-        yield ModelReply(tools.own(end.reply), end.finish_reason, end.usage)
+                for event, _ in piece:
+                    if isinstance(event, ModelReply):
+                        yield ModelReply(tools.own(event.reply), event.finish_reason, event.usage)
+                    elif stream:
+                        yield event
 
-    async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[dict[str, Any], None]:
+    async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Chunk, None]:
         """Yield the answer to a chat-completions body as chunks; retry one that Gemini could not parse."""
         spent: list[Mapping[str, Any]] = []
         for _ in range(_MOST_UNREADABLE):
@@ -477,11 +473,13 @@ class GeminiChatModel:
                     chunk = answer.chunk(piece)
                     if answer.failed:
                         raise UpstreamError(answer.failed)
-                    usage = chunk.get("usage", usage)
-                    if any(choice["finish_reason"] == UNREADABLE for choice in chunk["choices"]):
+                    usage, choices = chunk.usage or usage, chunk.choices or ()
+                    if any(choice.finish_reason == UNREADABLE for choice in choices):
                         break
-                    wrote = wrote or any(choice["delta"].keys() - {"reasoning_content"} for choice in chunk["choices"])
-                    yield {**chunk, "usage": sum_usage([*spent, usage or {}])} if spent and "usage" in chunk else chunk
+                    wrote = wrote or any((choice.delta or {}).keys() - {"reasoning_content"} for choice in choices)
+                    if spent and chunk.usage is not None:
+                        chunk.usage = sum_usage([*spent, chunk.usage])
+                    yield chunk
                 else:
                     return
             if wrote:
@@ -533,33 +531,29 @@ class GeminiChatModel:
 class _Upstream:
     """``generate_content`` as the server behind an exchange; ``ask`` yields the chunks of an answer."""
 
-    def __init__(self, ask: Callable[[Any], AsyncGenerator[dict[str, Any], None]]) -> None:
+    def __init__(self, ask: Callable[[Any], AsyncGenerator[Chunk, None]]) -> None:
         self._ask = ask
-        self._chunks: AsyncGenerator[dict[str, Any], None] | None = None
-        self._first: bytes | None = None
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._first: Chunk | None = None
 
     async def send(self, body: bytes) -> Rejection | None:
         """Send a request, and read the first chunk, which raises the server's error."""
         self._chunks = self._ask(decode(body))
         try:
-            self._first = await self._next()
+            self._first = await anext(self._chunks, None)
         except UpstreamError as error:
             if error.upstream_status is None:
                 raise
             return Rejection(error.upstream_status, f"{error} {error.body}", error)
         return None
 
-    async def read(self) -> bytes:
-        """Return the next chunk as an event."""
+    async def read(self) -> Chunk | None:
+        """Return the next chunk."""
         first, self._first = self._first, None
-        return await self._next() if first is None else first
+        assert self._chunks is not None
+        return await anext(self._chunks, None) if first is None else first
 
     async def close(self) -> None:
         """Stop the answer."""
         if self._chunks is not None:
             await self._chunks.aclose()
-
-    async def _next(self) -> bytes:
-        assert self._chunks is not None
-        chunk = await anext(self._chunks, None)
-        return b"" if chunk is None else sse_event(encode(chunk))

@@ -1,8 +1,9 @@
 """A ChatModel over the client of the ``openai`` package, sync or async, or over any object that looks like one.
 
-The package itself is not imported: errors and answers are read by their attributes. A sync client's stream is read in a thread.
-A thread that waits for a socket cannot be interrupted, and closing its file descriptor neither wakes it nor tells the server;
-shutting the connection down does both.
+The package itself is not imported: errors and answers are read by their attributes. The package's own client sends bytes and
+returns HTTP responses, below its types; any other object is called as its ``create`` wants it, and its answers are read as JSON.
+A sync client's stream is read in a thread. A thread that waits for a socket cannot be interrupted, and closing its file
+descriptor neither wakes it nor tells the server; shutting the connection down does both.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, cast
+
+import msgspec
 
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.capabilities import Capabilities, demands_stream, request_with_retries
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler, whole_reply
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
+from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange_driver import open_answer
+from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
-from patchbay.models.tool_encoder import EncodedTools, ToolEncoder
-from patchbay.models.wire import decode
+from patchbay.models.sdk import raw_post
+from patchbay.models.tool_encoder import ToolEncoder
+from patchbay.models.wire import Chunk, decode, encode
 from patchbay.tools.threads import run_in_thread
 
 _READ_AHEAD: Final = 64
@@ -42,8 +51,8 @@ async def open_in_thread(create: Callable[[], Any]) -> Any:
         raise
 
 
-async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of a blocking ``stream``; closing this ends the stream's connection at once."""
+async def blocking_chunks(stream: Iterable[Any], response: Any = None) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of a blocking ``stream``; closing this ends its connection, that of ``response``, at once."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[Any] = asyncio.Queue()
     free = threading.Semaphore(_READ_AHEAD)
@@ -63,7 +72,7 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
             if not stopped.is_set():  # after a stop it is only the connection that was cut
                 raise
         finally:
-            _close_stream(stream)
+            _close_stream(stream if response is None else response)
 
     reader = loop.create_task(run_in_thread(read))
     reader.add_done_callback(lambda _reader: arrived.put_nowait(_END))
@@ -76,7 +85,7 @@ async def blocking_chunks(stream: Iterable[Any]) -> AsyncGenerator[Any, None]:
         if not reader.done():
             stopped.set()
             free.release()
-            _shut_down(stream)
+            _shut_down(getattr(stream, "response", None) if response is None else response)
             reader.cancel()
 
 
@@ -91,9 +100,9 @@ def _close_stream(stream: Any) -> None:
         close()
 
 
-def _shut_down(stream: Any) -> None:
-    """Shut the stream's own connection down; one that many streams share (HTTP/2) is left alone."""
-    extensions = getattr(getattr(stream, "response", None), "extensions", None) or {}
+def _shut_down(response: Any) -> None:
+    """Shut the response's own connection down; one that many share (HTTP/2) is left alone."""
+    extensions = getattr(response, "extensions", None) or {}
     if extensions.get("http_version") == b"HTTP/2" or "network_stream" not in extensions:
         return
     connection = extensions["network_stream"].get_extra_info("socket")
@@ -113,111 +122,183 @@ class OpenAIChatModel:
     as UpstreamError, with the client's own as ``__cause__``.
 
     ``model`` is the name of the model for requests without one. ``provider`` decides the dialect, by default by the host of the
-    client's URL. ``capabilities`` may be shared by models that talk to the same server.
+    client's URL. ``options`` say how tools are sent, by default natively. ``capabilities`` may be shared by models that talk to
+    the same server.
     """
 
     def __init__(
-        self, client: Any, *, model: str | None = None, provider: Provider | None = None, capabilities: Capabilities | None = None
+        self,
+        client: Any,
+        *,
+        model: str | None = None,
+        provider: Provider | None = None,
+        options: TextOptions | None = None,
+        capabilities: Capabilities | None = None,
     ) -> None:
         self._named = {} if model is None else {"model": model}
         self._client = client
-        self._create = client.chat.completions.create
-        # A wrapped client returns the raw response: the SDK's objects would only be taken apart again.
-        self._post = getattr(self._create, "patchbay_post", None)
-        self._create_whole = self._create if self._post is None else client.chat.completions.with_raw_response.create
-        self._known = _parameter_names(self._create)
-        self._is_async = hasattr(client, "__aenter__")
         self._provider = provider_at(str(getattr(client, "base_url", ""))) if provider is None else provider
-        self._encoder = ToolEncoder(self._provider)
+        # Unknown tools must reach the executor: its error tells the model which there are.
+        self._options = TextOptions(tools="native", unknown_tools="keep") if options is None else options
         self._capabilities = Capabilities() if capabilities is None else capabilities
+        self._encoder = ToolEncoder(self._provider)
+        self._post = raw_post(client)
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``.
 
-        Raises ConfigurationError where no model is named, UpstreamError, UpstreamTimeoutError, and over a wrapped client
-        ToolChoiceError and InvalidRequestError.
+        Raises ConfigurationError where no model is named, UpstreamError, UpstreamTimeoutError, ToolChoiceError and
+        InvalidRequestError.
         """
         tools = self._encoder.of(request.tools)
         body = self._provider.prepare({**self._named, **tools.body(request)})
         if not body.get("model"):
             raise ConfigurationError("No model is named: a client serves many. Name one with each request (model=...).")
-        whole = None if request.stream else await self._whole(body)
-        if whole is not None:
-            yield self._read(whole, tools)
-            return
-        answer = ReplyAssembler()
-        async with aclosing(self._chunks(body)) as chunks:
-            async for chunk in chunks:
-                for event in answer.add(chunk):
-                    if request.stream:
-                        yield event
-        yield self._read(answer.end(), tools)
+        async with aclosing(await self._open(body, stream=request.stream)) as pieces:
+            async for piece in pieces:
+                for event, _ in piece:
+                    if not isinstance(event, ModelReply):
+                        if request.stream:
+                            yield event
+                        continue
+                    reason = self._provider.finish_reasons.get(event.finish_reason or "", event.finish_reason)
+                    if reason == "error":
+                        raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
+                    yield ModelReply(tools.own(event.reply), reason, event.usage)
 
-    async def _whole(self, body: dict[str, Any]) -> ModelReply | None:
-        """Request a whole answer; None for a model that answers in a stream only."""
+    async def _open(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[Events, None]:
+        """Send a request; return the events of its answer, streamed from a model that answers in a stream only."""
         known = self._capabilities.of(body.get("model"))
-        if known.only_streams:
-            return None
-        try:
-            return whole_reply(await request_with_retries(self._answer, body, known, self._provider.sent_back))
-        except UpstreamError as error:
-            if not demands_stream(error):
-                raise
-        known.only_streams = True
-        return None
+        if not (stream or known.only_streams):
+            try:
+                return await request_with_retries(self._request, body, known, self._provider.sent_back)
+            except UpstreamError as error:
+                if not demands_stream(error):
+                    raise
+            known.only_streams = True
+        streamed = {"stream_options": {"include_usage": True}, **body, "stream": True}
+        return await request_with_retries(self._request, streamed, known, self._provider.sent_back)
 
-    def _read(self, end: ModelReply, tools: EncodedTools) -> ModelReply:
-        """Translate a reply's finish reason and the tools' names in it. Raises UpstreamError for the reason "error"."""
-        reason = self._provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
-        if reason == "error":
-            raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
-        return ModelReply(tools.own(end.reply), reason, end.usage)
+    async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
+        call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}
+        sent = {name: value for name, value in body.items() if name not in call and name != "extra_body"}
+        exchange = Exchange(encode(sent | (body.get("extra_body") or {})), self._options, self._capabilities, EventEncoder())
+        client, post = self._client, self._post
+        return await open_answer(exchange, _LookAlikeUpstream(client, call) if post is None else _SdkUpstream(client, call, post))
 
-    async def _answer(self, body: dict[str, Any]) -> Any:
-        with client_errors(self._keys):
-            answer = self._created(body) if self._is_async else await run_in_thread(lambda: self._created(body))
-            answer = await answer if inspect.isawaitable(answer) else answer
-            return answer if self._post is None else _document(answer.content)
 
-    def _created(self, body: dict[str, Any]) -> Any:
-        if self._post is not None and (answer := self._post(body)) is not None:
-            return answer
-        return self._create_whole(**self._arguments(body))
+_NOT_OF_THE_BODY: Final = ("extra_headers", "extra_query", "timeout")
+"""Arguments of ``create`` that are not members of the body."""
 
-    async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        wanted = {"stream_options": {"include_usage": True}, **body, "stream": True}
-        stream = await request_with_retries(
-            self._stream, wanted, self._capabilities.of(body.get("model")), self._provider.sent_back
-        )
-        if not hasattr(stream, "__aiter__"):
-            stream = blocking_chunks(stream)
+
+class _ClientUpstream(ABC):
+    """A client as the server behind an exchange. ``call`` are the arguments of the request that are not part of its body."""
+
+    def __init__(self, client: Any, call: Mapping[str, Any]) -> None:
+        self._client = client
+        self._call = call
+        self._is_async = hasattr(client, "__aenter__")
+        self._pieces: AsyncIterator[Any] | None = None
+
+    async def send(self, body: bytes) -> Rejection | bytes | Mapping[str, Any] | None:
+        """Send a request; see AsyncUpstream."""
         try:
             with client_errors(self._keys):
-                async for chunk in stream:
-                    yield chunk
-        finally:
-            await _close(stream)
+                return await self._send(body)
+        except UpstreamError as error:
+            if error.upstream_status is None:
+                raise
+            return Rejection(error.upstream_status, f"{error} {error.body}", error)
 
-    async def _stream(self, body: dict[str, Any]) -> Any:
+    @abstractmethod
+    async def _send(self, body: bytes) -> bytes | Mapping[str, Any] | None:
+        """Send a request; return a whole answer, or None for a stream."""
+
+    async def read(self) -> Any:
+        """Read the next piece of the stream; None at its end."""
+        assert self._pieces is not None
         with client_errors(self._keys):
-            if self._is_async:
-                return await self._create(**self._arguments(body))
-            stream = await open_in_thread(lambda: self._create(**self._arguments(body)))
-            return await stream if inspect.isawaitable(stream) else stream
+            return await anext(self._pieces, None)
+
+    async def close(self) -> None:
+        """Close the stream."""
+        if self._pieces is not None:
+            await _close(self._pieces)
+
+    async def _run(self, function: Callable[[], Any]) -> Any:
+        """Call the client, a blocking one in a thread; what it opens is closed if the caller has left meanwhile."""
+        made = function() if self._is_async else await open_in_thread(function)
+        return await made if inspect.isawaitable(made) else made
 
     def _keys(self) -> tuple[Any, ...]:
         """Return the secrets to redact from errors."""
         return (getattr(self._client, "api_key", None),)
 
-    def _arguments(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Turn a body into arguments of the client; members that it has no argument for go into ``extra_body``."""
-        extra = {key: value for key, value in body.items() if self._known is not None and key not in self._known}
-        if not extra:
-            return body
-        arguments = {key: value for key, value in body.items() if key not in extra}
-        given = arguments.get("extra_body")
-        arguments["extra_body"] = {**extra, **given} if isinstance(given, dict) else extra
-        return arguments
+
+class _SdkUpstream(_ClientUpstream):
+    """A client of the SDK, by its ``post``: connections, keys, URLs and retries are its own."""
+
+    def __init__(self, client: Any, call: Mapping[str, Any], post: Callable[[bytes, Mapping[str, Any]], Any]) -> None:
+        super().__init__(client, call)
+        self._post = post
+        self._response: Any = None
+
+    async def _send(self, body: bytes) -> bytes | None:
+        self._response = response = await self._run(lambda: self._opened(body))
+        if not _is_event_stream(response):
+            return cast("bytes", await response.aread() if self._is_async else response.content)
+        self._pieces = response.aiter_bytes() if self._is_async else blocking_chunks(response.iter_bytes(), response)
+        return None
+
+    def _opened(self, body: bytes) -> Any:
+        response = self._post(body, self._call)
+        if not self._is_async and not _is_event_stream(response):
+            response.read()  # here, in a thread
+        return response
+
+    async def close(self) -> None:
+        """Close the stream, and its response."""
+        await super().close()
+        if self._is_async and self._response is not None:
+            await self._response.aclose()
+
+
+class _LookAlikeUpstream(_ClientUpstream):
+    """Any other object with ``chat.completions.create``, whose answers are plain dicts or objects of the SDK."""
+
+    async def _send(self, body: bytes) -> Mapping[str, Any] | None:
+        create = self._client.chat.completions.create
+        arguments = _arguments({**decode(body), **self._call}, _parameter_names(create))
+        answer = await self._run(lambda: create(**arguments))
+        if not arguments.get("stream"):
+            return cast("Mapping[str, Any]", _plain(answer))
+        self._pieces = _chunks(answer if hasattr(answer, "__aiter__") else blocking_chunks(answer))
+        return None
+
+
+async def _chunks(stream: Any) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a look-alike's stream."""
+    try:
+        async for chunk in stream:
+            yield msgspec.convert(_plain(chunk), Chunk)
+    finally:
+        await _close(stream)
+
+
+def _plain(answer: Any) -> Any:
+    """Return an object of the SDK, or a look-alike's dict, as JSON."""
+    dump = getattr(answer, "model_dump", None)
+    return answer if dump is None else dump(exclude_unset=True)
+
+
+def _is_event_stream(response: Any) -> bool:
+    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+def _arguments(body: dict[str, Any], known: frozenset[str] | None) -> dict[str, Any]:
+    """Turn a body into arguments of ``create``; members that it has no argument for go into ``extra_body``."""
+    extra = {key: value for key, value in body.items() if known is not None and key not in known}
+    return {**{key: value for key, value in body.items() if key not in extra}, "extra_body": extra} if extra else body
 
 
 def _parameter_names(create: Any) -> frozenset[str] | None:
@@ -231,17 +312,10 @@ def _parameter_names(create: Any) -> frozenset[str] | None:
     return frozenset(parameters)
 
 
-def _document(content: bytes) -> Any:
-    try:
-        return decode(content)
-    except (ValueError, RecursionError):
-        return content.decode("utf-8", "replace")
-
-
 async def _close(stream: Any) -> None:
     for name in ("aclose", "close"):
         if (close := getattr(stream, name, None)) is not None:
-            closing = close()
+            closing: Awaitable[None] | None = close()
             if inspect.isawaitable(closing):
                 await closing
             return

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 class Outcome(msgspec.Struct, frozen=True):
     """The outcome of one choice of an answer.
 
-    ``native``: there are native calls. ``broken``: a call breaks the policy. ``cut``: it ended inside a call.
-    ``visible``: some of it was sent to the client. ``prose``: it has text beside calls. ``text``: the model's text. ``answer``:
-    the content to check against ``response_format``, None without one or once some of it was sent.
+    ``invalid``: calls whose arguments are no JSON object. ``native``: there are native calls. ``broken``: a call breaks the
+    policy. ``cut``: it ended inside a call. ``visible``: some of it was sent to the client. ``prose``: it has text beside calls.
+    ``text``: the model's text. ``answer``: the content to check against ``response_format``, None without one or once some of it
+    was sent.
     """
 
     calls: Sequence[ToolCall]
+    invalid: Sequence[ToolCall]
     native: bool
     broken: bool
     cut: bool
@@ -42,8 +44,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> bool:
-        """Whether there is a call, complete or not."""
-        return bool(self.calls) or self.cut
+        """Whether there is a call, complete and valid or not."""
+        return bool(self.calls or self.invalid) or self.cut
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -256,6 +258,25 @@ def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) 
 def ask_for_choice(outcome: Outcome, complaint: str) -> list[Message]:
     """Return the messages to send after an answer that broke ``tool_choice``."""
     return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
+
+
+def ask_for_arguments(outcome: Outcome) -> list[Message]:
+    """Return the messages to send after calls whose arguments are no JSON object."""
+    written = outcome.text
+    if outcome.native:
+        written = "\n".join(f"{call.name} {call.raw_arguments}" for call in outcome.invalid)
+    names = ", ".join(json.dumps(call.name, ensure_ascii=False) for call in outcome.invalid if call.name) or "a tool"
+    complaint = (
+        f"The arguments of your call of {names} are not a JSON object, so nothing was run. Write all calls of this answer again, "
+        "each with one JSON object as its arguments."
+    )
+    return [{"role": "assistant", "content": written}, {"role": "user", "content": complaint}]
+
+
+def describe_invalid(call: ToolCall, asked: int) -> str:
+    """Return the error message for a client whose model wrote an invalid call, after it was asked again ``asked`` times."""
+    again = f" (asked {asked + 1} times)" if asked else ""
+    return f"The model called {call.name!r} with arguments that are no JSON object{again}: {call.raw_arguments[:200]}"
 
 
 def ask_for_answer(outcome: Outcome, demand: str) -> list[Message]:

@@ -168,11 +168,9 @@ def resolve_model(
 
 def _over_client(client: Any, settings: TextOptions) -> ChatModel:
     from patchbay.models.openai import OpenAIChatModel
-    from patchbay.models.wrap import wrapped
 
     provider = provider_at(str(getattr(client, "base_url", "")))
-    capabilities = Capabilities(doubts=_doubts(provider))
-    return OpenAIChatModel(wrapped(client, settings, capabilities), provider=provider, capabilities=capabilities)
+    return OpenAIChatModel(client, provider=provider, options=settings, capabilities=Capabilities(doubts=_doubts(provider)))
 
 
 @dataclass(frozen=True)
@@ -297,13 +295,11 @@ def _openai_link(target: _Target, connection: Mapping[str, Any], settings: TextO
     import openai
 
     from patchbay.models.openai import OpenAIChatModel
-    from patchbay.models.wrap import wrapped
 
     given = {name: connection[name] for name in ("timeout", "max_retries") if name in connection}
     headers = dict(connection.get("headers") or {})
-    plain = openai.AsyncOpenAI(api_key=target.key, base_url=target.url, default_headers=headers, **given)
-    client = wrapped(plain, settings, capabilities)
-    model = OpenAIChatModel(client, provider=target.provider, capabilities=capabilities)
+    client = openai.AsyncOpenAI(api_key=target.key, base_url=target.url, default_headers=headers, **given)
+    model = OpenAIChatModel(client, provider=target.provider, options=settings, capabilities=capabilities)
     return Link(model, client.close, partial(_model_names, client, target.key))
 
 

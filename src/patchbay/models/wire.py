@@ -12,35 +12,12 @@ from patchbay.errors import UpstreamError
 Raw = msgspec.Raw
 
 
-class FunctionDelta(msgspec.Struct):
-    """A piece of a native call."""
-
-    name: str | None = None
-    arguments: str | None = None
-
-
-class CallDelta(msgspec.Struct):
-    """One element of ``delta.tool_calls``."""
-
-    index: int | None = None
-    id: str | None = None
-    function: FunctionDelta | None = None
-    extra_content: Any = None  # Gemini's servers refuse the next round without it
-
-
-class Delta(msgspec.Struct):
-    """``choices[].delta``."""
-
-    content: str | list[Any] | None = None
-    tool_calls: list[CallDelta] | None = None
-
-
 class Choice(msgspec.Struct):
-    """``choices[]`` of a chunk."""
+    """``choices[]`` of a chunk. Servers send members of other types than OpenAI's, so most are read as they come."""
 
-    index: int = 0
-    delta: Delta | None = None
-    finish_reason: str | None = None
+    index: Any = 0
+    delta: dict[str, Any] | None = None
+    finish_reason: Any = None
     logprobs: Raw = Raw(b"null")
     message: dict[str, Any] | None = None  # some servers send the whole answer as one event
 
@@ -48,13 +25,13 @@ class Choice(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One streamed chunk."""
 
-    id: str | None = None
+    id: Any = None
     created: Any = None
-    model: str | None = None
-    system_fingerprint: str | None = None
+    model: Any = None
+    system_fingerprint: Any = None
     choices: list[Choice] | None = None
-    usage: Raw = Raw(b"null")
-    error: Raw = Raw(b"null")
+    usage: Any = None
+    error: Any = None
 
 
 _chunk = msgspec.json.Decoder(Chunk)
@@ -70,8 +47,9 @@ def decode_chunk(data: bytes) -> Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Servers that cut text by UTF-16 units send lone surrogates, which only the standard library decodes.
         chunk = json.loads(data)
-    for holder in (chunk, *_objects(chunk.get("choices"))) if isinstance(chunk, dict) else ():
-        holder.update({name: Raw(encode(holder[name])) for name in ("usage", "error", "logprobs") if name in holder})
+    for choice in _objects(chunk.get("choices")) if isinstance(chunk, dict) else ():
+        if "logprobs" in choice:
+            choice["logprobs"] = Raw(encode(choice["logprobs"]))
     return msgspec.convert(chunk, Chunk)
 
 

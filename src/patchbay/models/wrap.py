@@ -12,7 +12,6 @@ import importlib
 import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -23,6 +22,7 @@ from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
 from patchbay.models.options import TextOptions, make_options
+from patchbay.models.sdk import BEARER, CHAT, OWN, is_sdks_own, library_of, takes_bytes
 
 if TYPE_CHECKING:
     import openai
@@ -45,52 +45,36 @@ def wrap(client: Client, **options: Any) -> Client:
     wrapped client closes the one it was made from. A client with an X.509 workload identity sends its requests unchanged. Raises
     ConfigurationError.
     """
-    return wrapped(client, make_options("wrap", options), Capabilities())
-
-
-def wrapped(client: Client, options: TextOptions, capabilities: Capabilities) -> Client:
-    """Wrap a client with capabilities that several clients may share. Raises ConfigurationError."""
+    settings = make_options("wrap", options)
     http_client = getattr(client, "_client", None)
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    patchbay_client = _patchbay_client(http_client, options, capabilities)
+    patchbay_client = _patchbay_client(http_client, settings, Capabilities())
     made = client.with_options(http_client=patchbay_client)
     completions = made.chat.completions
-    if _is_sdks_own(completions.create):
-        direct = _without_transform(made, patchbay_client.library.Response)
-        completions.create = direct  # type: ignore[method-assign]
+    if is_sdks_own(completions.create):
+        completions.create = _without_transform(made)  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
 
-def _is_sdks_own(create: Any) -> bool:
-    """Whether this is the SDK's own method, not a wrapper around it (a tracer's, say) that must see all arguments."""
-    return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
-
-
-def _without_transform(client: Any, response: type) -> Callable[..., Any]:
+def _without_transform(client: Any) -> Callable[..., Any]:
     """Wrap the SDK's ``create`` so that plain JSON is sent unchanged, by the client's ``post`` or as the ``extra_body``.
 
     The SDK walks through a whole body to turn its own objects and iterables into JSON, and encodes it with ``json``: most of the
     cost of a long request. Bodies with such objects, and arguments that are not part of the body, still go through the SDK.
-    ``patchbay_post`` returns the whole answer as the HTTP client read it; None for a request that ``create`` has to make.
     """
     create, post = client.chat.completions.create, client.post
     known = inspect.signature(create).parameters.keys()
     completion = importlib.import_module("openai.types.chat").ChatCompletion
-    takes_bytes = _takes_bytes(client)
-
-    def post_plain(body: dict[str, Any], cast_to: type = response) -> Any:
-        names = body.keys()
-        if not (names >= _NEEDED and names.isdisjoint(_NOT_OF_THE_BODY)) or (content := _plain_json(body)) is None:
-            return None
-        given = {"content": content} if takes_bytes else {"body": body}
-        return post("/chat/completions", cast_to=cast_to, options={"security": {"bearer_auth": True}}, **given)
+    as_bytes = takes_bytes(client)
 
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
-        if not args and given.keys() <= known and (answer := post_plain(given, completion)) is not None:
-            return answer
+        names = given.keys()
+        is_plain = not args and _NEEDED <= names <= known and names.isdisjoint(_NOT_OF_THE_BODY)
+        if is_plain and (content := _plain_json(given)) is not None:
+            return post(CHAT, cast_to=completion, options=BEARER, **({"content": content} if as_bytes else {"body": given}))
         extra = given.get("extra_body")
         moved = {
             name: given[name]
@@ -104,19 +88,13 @@ def _without_transform(client: Any, response: type) -> Callable[..., Any]:
             given = {**rest, "extra_body": {**moved, **(extra or {})}}
         return create(*args, **given)
 
-    direct.patchbay_post = post_plain  # type: ignore[attr-defined]
+    setattr(direct, OWN, True)
     return direct
 
 
 _NEEDED: Final = frozenset({"messages", "model"})
 _NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
 """Arguments of ``create`` that are not members of the body, or that it has to handle itself."""
-
-
-def _takes_bytes(client: Any) -> bool:
-    """Whether a client accepts its body as bytes; subclasses of the SDK's clients may have to read it (Azure's, for its URL)."""
-    sdk = importlib.import_module("openai")
-    return type(client) in (sdk.OpenAI, sdk.AsyncOpenAI) and "content" in inspect.signature(client.post).parameters
 
 
 def _plain_json(value: Any) -> bytes | None:
@@ -135,7 +113,7 @@ def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capab
     """Return a client over ``http_client``, of the same library (httpx or httpx2), and blocking or asynchronous as that is."""
     if isinstance(http_client, _PatchbayClient):  # wrapping again replaces the options
         http_client = http_client.inner
-    library = importlib.import_module(_library(type(http_client)))
+    library = library_of(type(http_client))
     sync = isinstance(http_client, library.Client)
     bases = (_SyncClient, library.Client) if sync else (_AsyncClient, library.AsyncClient)
     transport = library.BaseTransport() if sync else library.AsyncBaseTransport()  # (never used)
@@ -147,14 +125,6 @@ def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capab
     )
     made.inner, made.library, made.text_options, made.capabilities = http_client, library, options, capabilities
     return made
-
-
-def _library(kind: type) -> str:
-    for base in kind.__mro__:
-        root = base.__module__.partition(".")[0]
-        if root in ("httpx2", "httpx"):
-            return root
-    raise ConfigurationError(f"wrap does not know the HTTP client {kind.__name__}.")
 
 
 class _PatchbayClient:
@@ -183,7 +153,7 @@ class _PatchbayClient:
         """Return the transport of ``inner``: the SDK's X.509 workload identity sends by it."""
         return self.inner._transport_for_url(url)  # noqa: SLF001
 
-    def _exchange(self, request: Any) -> Exchange | Any | None:
+    def _exchange(self, request: Any) -> Exchange[bytes] | Any | None:
         """Return the exchange for a request, an error response, or None if the request is sent unchanged."""
         if request.method != "POST" or not request.url.path.rstrip("/").endswith("/chat/completions"):
             return None
@@ -192,12 +162,12 @@ class _PatchbayClient:
         except self.library.RequestNotRead:
             return None
         try:
-            exchange = Exchange(body, self.text_options, self.capabilities)
+            exchange: Exchange[bytes] = Exchange(body, self.text_options, self.capabilities)
         except PatchbayError as error:
             return self._failure(request, error)
         return None if exchange.transparent else exchange
 
-    def _request(self, request: Any, exchange: Exchange) -> Any:
+    def _request(self, request: Any, exchange: Exchange[bytes]) -> Any:
         """Return the request of the next attempt: the client's own, or a copy with another body."""
         if exchange.request is request.content:
             return request
@@ -306,7 +276,7 @@ class _Upstream:
     With a blocking client these methods block and never await.
     """
 
-    def __init__(self, send: Callable[[], Any], exchange: Exchange, *, is_async: bool) -> None:
+    def __init__(self, send: Callable[[], Any], exchange: Exchange[bytes], *, is_async: bool) -> None:
         self._send = send
         self._is_async = is_async
         self.exchange = exchange

@@ -165,7 +165,7 @@ class Frontends:
             raise InvalidRequestError(f"Previous response with id {response_id!r} is not complete.", param="previous_response_id")
         return stored.conversation
 
-    def storing(self, encoder: AnswerEncoder, scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
+    def storing(self, encoder: AnswerEncoder[bytes], scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
         """Return a function that stores the response before its end is sent; None if it is not to be stored."""
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
         if not isinstance(encoder, ResponsesEncoder) or (encoder.response["store"] is False and of_connection is None):

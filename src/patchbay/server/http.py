@@ -368,7 +368,7 @@ class ResponseWriter:
             await self.write(self.keep_alive)
 
     def direct_sink(
-        self, exchange: Exchange, watch: RequestWatchdog, capture: Callable[[bytes], object] | None
+        self, exchange: Exchange[bytes], watch: RequestWatchdog, capture: Callable[[bytes], object] | None
     ) -> Callable[[bytes], bool] | None:
         """Return a sink that feeds pieces of a started stream and writes the results straight to uvicorn's transport.
 

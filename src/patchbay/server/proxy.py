@@ -122,7 +122,7 @@ class _RequestState:
     reply: ResponseWriter
     id: str = ""
     frontend: Frontend | None = None
-    exchange: Exchange | ToolChatTurn | None = None
+    exchange: Exchange[bytes] | ToolChatTurn | None = None
 
     @property
     def takes_events(self) -> bool:
@@ -138,7 +138,9 @@ class ProxyApp:
 
     speaks_websocket = True
 
-    def __init__(self, settings: ProxySettings, make_exchange: Callable[..., Exchange], *, tools: ToolChat | None = None) -> None:
+    def __init__(
+        self, settings: ProxySettings, make_exchange: Callable[..., Exchange[bytes]], *, tools: ToolChat | None = None
+    ) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
@@ -252,7 +254,7 @@ class ProxyApp:
         if work is not None:
             await self._run(state, receive, work)
 
-    def _begin(self, state: _RequestState, body: bytes, encoder: AnswerEncoder | None = None) -> _Work:
+    def _begin(self, state: _RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
         if self._tools is not None and (turn := self._tools.begin(state.scope, body, encoder)) is not None:
             state.exchange = turn
@@ -343,7 +345,9 @@ class ProxyApp:
                 raise
         await reply.finish()
 
-    async def _run_in_background(self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder, send: Send) -> None:
+    async def _run_in_background(
+        self, request_id: str, scope: Any, body: bytes, encoder: AnswerEncoder[bytes], send: Send
+    ) -> None:
         """Answer a request whose client does not wait, through ``send`` and into ``encoder``. Raises PatchbayError."""
         gone = asyncio.Event()  # never set: no client can disconnect
 

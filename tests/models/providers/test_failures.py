@@ -257,7 +257,8 @@ def test_streamed_calls_without_ids_get_ids(places: tuple[int, ...]) -> None:
                 stream: Any = await client.chat.completions.create(
                     model="m", messages=[QUESTION], tools=[WEATHER.to_openai()], stream=True
                 )
-                return [(call.index, call.id) async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+                deltas = [call async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+                return [(call.index, call.id) for call in deltas if call.id]
 
         given = asyncio.run(asyncio.wait_for(ask(), 60))
     ids = [call_id for _, call_id in given]

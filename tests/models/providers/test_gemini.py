@@ -254,21 +254,21 @@ def test_schema_beside_tools_is_sent_with_the_last_request_where_unsupported(str
     assert [True, True, False, True, False] == ["tools" in body for body in server.bodies]
 
 
-def chunk_of(message: str) -> dict[str, Any]:
+def choice_of(message: str) -> Any:
     piece = types.GenerateContentResponse.model_validate(response(finish="MALFORMED_FUNCTION_CALL", message=message))
-    return GeminiAnswer("gemini-3-pro", [WEATHER.to_openai()]).chunk(piece)["choices"][0]
+    return GeminiAnswer("gemini-3-pro", [WEATHER.to_openai()]).chunk(piece).choices[0]
 
 
 def test_a_call_that_gemini_could_not_read_is_read_here() -> None:
-    choice = chunk_of("Malformed function call: print(default_api.get_weather(city='Rome'))")
-    assert "stop" == choice["finish_reason"]
-    (written,) = choice["delta"]["tool_calls"]
+    choice = choice_of("Malformed function call: print(default_api.get_weather(city='Rome'))")
+    assert "stop" == choice.finish_reason
+    (written,) = choice.delta["tool_calls"]
     assert ("get_weather", {"city": "Rome"}) == (written["function"]["name"], json.loads(written["function"]["arguments"]))
 
 
 def test_unreadable_malformed_call_is_passed_on_verbatim() -> None:
     """So the executor tells the model what was wrong with it, and the run goes on."""
-    (written,) = chunk_of("Malformed function call: print(default_api.get_weather(lambda: 1))")["delta"]["tool_calls"]
+    (written,) = choice_of("Malformed function call: print(default_api.get_weather(lambda: 1))").delta["tool_calls"]
     assert "get_weather" == written["function"]["name"]
     assert "lambda" in written["function"]["arguments"]
 

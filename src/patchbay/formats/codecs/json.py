@@ -37,7 +37,7 @@ def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str,
     """Emit a call whose arguments (JSON or text) were read before its name, or from a string."""
     types = rules.types(name)
     pieces = calls.start(name)
-    if not _is_object(arguments):
+    if not is_object(arguments):
         note("arguments_not_object")
         arguments = _non_object_json(arguments, types)
     elif types.unquoted:
@@ -46,7 +46,8 @@ def emit_call_text(calls: CallSink, rules: ToolRules, name: str, arguments: str,
     calls.end()
 
 
-def _is_object(text: str) -> bool:
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
     try:
         return isinstance(strict_json(text), dict)
     except ValueError:

@@ -103,7 +103,7 @@ class ChatUpstream:
         return Rejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
-async def run_chat(request: ProxyRequest, exchange: Exchange) -> None:
+async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch = request.reply, request.watch
     streaming = exchange.streaming
@@ -126,7 +126,9 @@ async def run_chat(request: ProxyRequest, exchange: Exchange) -> None:
         request.log("response", status=reply.status, stream=streaming, **capture.fields())
 
 
-async def _pass_through(request: ProxyRequest, exchange: Exchange, upstream: ChatUpstream, capture: BodyCapture | None) -> None:
+async def _pass_through(
+    request: ProxyRequest, exchange: Exchange[bytes], upstream: ChatUpstream, capture: BodyCapture | None
+) -> None:
     try:
         rejection = await upstream.open(exchange.request)
         if rejection is not None:
@@ -137,7 +139,7 @@ async def _pass_through(request: ProxyRequest, exchange: Exchange, upstream: Cha
 
 
 async def _write(
-    request: ProxyRequest, exchange: Exchange, upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
+    request: ProxyRequest, exchange: Exchange[bytes], upstream: ChatUpstream, out: bytes, capture: BodyCapture | None
 ) -> None:
     """Write a piece of the client's response; the last one ends it."""
     reply = request.reply

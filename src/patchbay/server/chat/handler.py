@@ -93,7 +93,7 @@ class ToolChat:
         keeping = replace(chat.options, unknown_tools="keep")
         self._backend = ModelBackend(
             lambda body, encoder=None: Exchange(body, chat.options, capabilities, encoder),
-            lambda body: Exchange(body, keeping, capabilities),
+            lambda body, encoder=None: Exchange(body, keeping, capabilities, encoder),
             provider_at(upstream),
             capabilities,
         )
@@ -107,7 +107,7 @@ class ToolChat:
         self._role_tools: dict[str, RoleTools] = {}
 
     @property
-    def make_exchange(self) -> Callable[..., Exchange]:
+    def make_exchange(self) -> Callable[..., Exchange[bytes]]:
         """Makes the exchange of a completion without the registry's tools."""
         return self._backend.make_exchange
 
@@ -123,7 +123,7 @@ class ToolChat:
         words = (*value.split(), *_WORD_SEPARATORS.split(value))
         return any(is_token(word, self._token) for word in words if len(word) == len(self._token))
 
-    def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder | None = None) -> ToolChatTurn | None:
+    def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> ToolChatTurn | None:
         """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError.
 
         ``encoder`` writes the answer; without one it is one of chat completions.
@@ -177,7 +177,7 @@ class ToolChat:
             self._found.put(session, found, 0)
         return found
 
-    def _found_up_to(self, role: str, encoder: AnswerEncoder | None) -> dict[str, None] | None:
+    def _found_up_to(self, role: str, encoder: AnswerEncoder[bytes] | None) -> dict[str, None] | None:
         """Return the names of the tools found up to the previous response, to be added to; None outside the Responses API."""
         if not isinstance(encoder, ResponsesEncoder):
             return None

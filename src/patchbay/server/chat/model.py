@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReplyAssembler, whole_reply
-from patchbay.models.encoder import AnswerHead
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.exchange import Exchange
-from patchbay.models.exchange_driver import drive_async
+from patchbay.models.exchange_driver import open_answer
+from patchbay.models.parts import Answer
 from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import SseDecoder, decode, encode
-from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream, is_json
+from patchbay.models.wire import encode
+from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream
 from patchbay.server.http import Headers, chat_downward
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ _ONE_REQUEST = frozenset({b"idempotency-key"})
 class ModelBackend:
     """The upstream's provider and capabilities, and its exchanges; shared by all turns."""
 
-    make_exchange: Callable[..., Exchange]
-    make_searching_exchange: Callable[[bytes], Exchange]
+    make_exchange: Callable[..., Exchange[Any]]
+    make_searching_exchange: Callable[..., Exchange[Any]]
     """Make the exchange of a round with tool search, which keeps calls of tools that were not offered."""
     provider: Provider
     capabilities: Capabilities
@@ -45,8 +46,8 @@ class UpstreamModel:
 
     ``searching``: not all tools are offered, and the others may be called too.
 
-    ``head`` is that of the first chunk, ``headers`` those of the last response that are true of a rewritten one. ``document``
-    is the last chunk or completion, ``usages`` the usage of each round.
+    ``first`` is the answer of the first round so far, ``last`` that of the last one, ``headers`` those of its response that are
+    true of a rewritten one. ``logprobs`` are those of the last event, as JSON, and ``usages`` the usage of each round.
     """
 
     def __init__(
@@ -65,17 +66,11 @@ class UpstreamModel:
         self._written = written
         self._make_exchange = backend.make_searching_exchange if searching else backend.make_exchange
         self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
-        self.head: AnswerHead | None = None
+        self.first: Answer | None = None
+        self.last = Answer()
         self.headers: Headers = []
-        self.document: dict[str, Any] = {}
+        self.logprobs = b"null"
         self.usages: list[Mapping[str, Any]] = []
-
-    @property
-    def logprobs(self) -> Any:
-        """The logprobs of the last piece of text."""
-        choices = self.document.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        return first.get("logprobs") if isinstance(first, Mapping) else None
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own error response."""
@@ -85,61 +80,28 @@ class UpstreamModel:
         if body.get("tools") is encoded.tools:
             body["tools"] = encoded.encoded
         answer = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
-        assembly = ReplyAssembler()
-        end: ModelReply | None = None
-        usage: Any = None
-        async with aclosing(answer) as documents:
-            async for document in documents:
-                self._note(document)
-                usage = document.get("usage") or usage
-                if not request.stream:
-                    end = whole_reply(document)
-                    continue
-                for event in assembly.add(document):
-                    yield event
-        if isinstance(usage, Mapping):
-            self.usages.append(usage)
-        end = end if end is not None else assembly.end()
-        reason = provider.finish_reasons.get(end.finish_reason or "", end.finish_reason)
-        if reason == "error":
-            raise UpstreamError(f"The model's server failed in mid-answer: {end.finish_reason}.")
-        self._request.watch.wait_elsewhere()
-        yield ModelReply(encoded.own(end.reply), reason, end.usage)
+        async with aclosing(answer) as pieces:
+            async for piece in pieces:
+                for event, self.logprobs in piece:
+                    if not isinstance(event, ModelReply):
+                        if request.stream:
+                            yield event
+                        continue
+                    if isinstance(usage := self.last.usage, Mapping):
+                        self.usages.append(usage)
+                    reason = provider.finish_reasons.get(event.finish_reason or "", event.finish_reason)
+                    if reason == "error":
+                        raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
+                    self._request.watch.wait_elsewhere()
+                    yield ModelReply(encoded.own(event.reply), reason, event.usage)
 
-    def _note(self, document: dict[str, Any]) -> None:
-        self.document = document
-        if self.head is None and (document.get("id") or document.get("choices")):
-            self.head = AnswerHead(*map(document.get, ("id", "created", "model", "system_fingerprint")))
-
-    async def _open(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Send the request of a round; return the documents of its response once it has begun."""
-        exchange = self._make_exchange(encode(body))
+    async def _open(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
+        """Send the request of a round; return the events of its response once it has begun."""
+        encoder = EventEncoder()
+        exchange = self._make_exchange(encode(body), encoder)
         upstream = ChatUpstream(self._request, self._sent, streaming=exchange.streaming)
-        pieces = drive_async(exchange, upstream)
-        first = await anext(pieces, b"")
+        answer = await open_answer(exchange, upstream)
         self.headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
-        return _documents(pieces, first, whole=not exchange.streaming or (exchange.transparent and is_json(upstream.answer)))
-
-
-async def _documents(pieces: AsyncGenerator[bytes, None], piece: bytes, *, whole: bool) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the chunks of a stream from ``piece`` on, or with ``whole`` the one completion."""
-    decoder = SseDecoder()
-    async with aclosing(pieces):
-        while piece:
-            for data in (piece,) if whole else decoder.feed(piece):
-                if data != b"[DONE]":
-                    yield _document(data)
-            piece = await anext(pieces, b"")
-    for data in decoder.close():
-        if data != b"[DONE]":
-            yield _document(data)
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    try:
-        document = decode(data)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise UpstreamError(f"Upstream returned invalid JSON: {data[:200].decode('utf-8', 'replace')}")
-    return document
+        self.last = encoder.answer
+        self.first = self.first or encoder.answer
+        return answer

@@ -11,8 +11,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from patchbay.errors import PatchbayError
 from patchbay.executor import Executor, ToolExecution
+from patchbay.formats.events import CallArguments, CallEnd, CallStart, ReasoningDelta, TextDelta
 from patchbay.hooks import HookScope
 from patchbay.loop import (
     FinalEvent,
@@ -24,10 +27,10 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.encoder import AnswerEncoder, AnswerHead
+from patchbay.models.encoder import NULL, AnswerEncoder, WholeEncoder
+from patchbay.models.parts import AnswerHead, CallExtra
 from patchbay.models.policy import sum_usage
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import encode
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, hides
 from patchbay.server.chat.model import ModelBackend, UpstreamModel
@@ -50,13 +53,13 @@ EXCERPT_CHARS: Final = 2000
 
 _ROUND_SEPARATOR: Final = "\n\n"
 _OWN_REASONS: Final = frozenset({"stop", "length", "content_filter", "tool_calls"})
-_REASONING: Final = frozenset({"reasoning", "reasoning_content"})
 
 
 class TurnText:
-    """The text of several rounds. With ``only_last`` that of the last round, which is known at the end."""
+    """The text of several rounds. ``held``: nothing may be sent before the end. ``only_last``: that of the last round counts."""
 
-    def __init__(self, *, only_last: bool = False) -> None:
+    def __init__(self, *, held: bool = False, only_last: bool = False) -> None:
+        self._held = held or only_last
         self._only_last = only_last
         self._pieces: list[str] = []
         self._is_over = False
@@ -70,7 +73,7 @@ class TurnText:
             elif self._pieces:
                 text = _ROUND_SEPARATOR + text
         self._pieces.append(text)
-        return "" if self._only_last else text
+        return "" if self._held else text
 
     def add_apart(self, text: str) -> str:
         """Append text that is not the model's, as a separate paragraph; return the part that may be sent now."""
@@ -86,43 +89,7 @@ class TurnText:
     @property
     def unsent(self) -> str:
         """Text that ``add`` has not returned."""
-        return self.text if self._only_last else ""
-
-    @property
-    def text(self) -> str:
-        """The whole text."""
-        return "".join(self._pieces)
-
-
-def completion_of(
-    last: Mapping[str, Any],
-    *,
-    content: str,
-    reasoning: str,
-    pending: Sequence[ToolCall],
-    finish_reason: str,
-    usage: Mapping[str, Any] | None,
-    report: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the completion: ``last``, the upstream's of the last round, with what the turn produced."""
-    choices = last.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    original = choice.get("message")
-    message: dict[str, Any] = {
-        key: value
-        for key, value in (original.items() if isinstance(original, Mapping) else ())
-        if key != "tool_calls" and key not in _REASONING
-    }
-    message |= {"role": "assistant", "content": content or (None if pending else "")}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if pending:
-        message["tool_calls"] = [call.to_openai() for call in pending]
-    answer: dict[str, Any] = {"id": "chatcmpl-patchbay", "created": 0, "model": "", **last, "object": "chat.completion"}
-    answer["choices"] = [{"logprobs": None, **choice, "index": 0, "message": message, "finish_reason": finish_reason}]
-    if usage is not None:
-        answer["usage"] = usage
-    return {**answer, "patchbay": report}
+        return "".join(self._pieces) if self._held else ""
 
 
 def wire_finish_reason(end: FinalEvent) -> str:
@@ -188,7 +155,7 @@ class ToolChatTurn:
     backend: ModelBackend
     hidden_turns: HiddenTurnStore
     settings: ChatSettings
-    encoder: AnswerEncoder
+    encoder: AnswerEncoder[bytes]
     history: RestoredHistory
     external: tuple[ToolSpec, ...]
     written: Mapping[str, Mapping[str, Any]]
@@ -204,8 +171,9 @@ class ToolChatTurn:
 
     def __post_init__(self) -> None:
         self._has_written = False
-        self._content = TurnText(only_last=self.wants_json)
-        self._reasoning = TurnText()
+        self._out: AnswerEncoder[bytes] = self.encoder if self.streaming else WholeEncoder(self.encoder)
+        self._content = TurnText(held=not self.streaming, only_last=self.wants_json)
+        self._reasoning = TurnText(held=not self.streaming)
         self._outputs: list[UserOutputEvent] = []
 
     def error_event(self, error: PatchbayError) -> bytes:
@@ -248,31 +216,27 @@ class ToolChatTurn:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, TextEvent):
-                    await self._write(request, model, "content", self._content.add(event.delta))
+                    await self._write(request, model, TextDelta(self._content.add(event.delta)))
                 elif isinstance(event, ReasoningEvent):
-                    await self._write(request, model, "reasoning_content", self._reasoning.add(event.delta))
+                    await self._write(request, model, ReasoningDelta(self._reasoning.add(event.delta)))
                 elif isinstance(event, ToolCallEvent):
                     self.has_run = True
                 elif isinstance(event, UserOutputEvent):
                     self._outputs.append(event)
-                    await self._write(request, model, "content", self._content.add_apart(event.text))
+                    await self._write(request, model, TextDelta(self._content.add_apart(event.text)))
                 elif isinstance(event, IterationEndEvent):
                     self._content.round_over()
                     self._reasoning.round_over()
                 elif isinstance(event, FinalEvent):
                     await self._end(request, model, event)
 
-    async def _write(self, request: ProxyRequest, model: UpstreamModel, field: str, text: str) -> None:
+    async def _write(self, request: ProxyRequest, model: UpstreamModel, part: TextDelta | ReasoningDelta) -> None:
         """Write a piece of text to a streaming client."""
-        if not self.streaming or not text:
+        if not part.text:
             return
         self._has_written = True
-        self.encoder.begin(self._head(model))
-        if field == "content":
-            logprobs = model.logprobs
-            piece = self.encoder.text(0, text, b"null" if logprobs is None else encode(logprobs))
-        else:
-            piece = self.encoder.reasoning(0, text)
+        self._out.begin(self._head(model))
+        piece = self._out.part(0, part, model.logprobs if isinstance(part, TextDelta) else NULL)
         await request.watch.wrote()
         if not request.reply.started:
             await request.reply.start(200, EVENT_STREAM + model.headers)
@@ -282,28 +246,14 @@ class ToolChatTurn:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
-        if pending and self.wants_json:  # clients parse all content as JSON
-            self._content = TurnText()
-        usage = sum_usage(model.usages)
-        snapshot = self.tools.snapshot
-        report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
-        reason = wire_finish_reason(end)
         if end.aborted is not None:  # a hard one drops all text
             self._content, self._reasoning = TurnText(), TurnText()
+        elif pending and self.wants_json:  # clients parse all content as JSON
+            self._content = TurnText()
+        snapshot = self.tools.snapshot
+        report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
         reply, capture = request.reply, request.capture()
-        if self.streaming:
-            out = self._encode_end(model, pending, reason, usage, report)
-        else:
-            completion = completion_of(
-                model.document,
-                content=self._content.text,
-                reasoning=self._reasoning.text,
-                pending=pending,
-                finish_reason=reason,
-                usage=usage,
-                report=report,
-            )
-            out = self.encoder.whole(completion)
+        out = self._encode_end(model, pending, wire_finish_reason(end), report)
         await request.watch.wrote()
         if not self.streaming:
             await reply.whole(200, [JSON_TYPE, *model.headers], out)
@@ -334,24 +284,29 @@ class ToolChatTurn:
         return self.hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
 
     def _head(self, model: UpstreamModel) -> AnswerHead:
-        return model.head or AnswerHead(model=self.parameters.get("model"))
+        """Return the head of the client's answer: the first round's in a stream, else the last one's."""
+        answer = model.first if self.streaming else model.last
+        return (
+            msgspec.structs.replace(answer.head, body=None)
+            if answer is not None and answer.choices
+            else AnswerHead(model=self.parameters.get("model"))
+        )
 
-    def _encode_end(
-        self,
-        model: UpstreamModel,
-        pending: Sequence[ToolCall],
-        reason: str,
-        usage: Mapping[str, Any] | None,
-        report: Mapping[str, Any],
-    ) -> bytes:
-        """Encode the end of a stream: the rest of the text, the client's calls, finish reason, report and usage."""
-        encoder = self.encoder
+    def _encode_end(self, model: UpstreamModel, pending: Sequence[ToolCall], reason: str, report: Mapping[str, Any]) -> bytes:
+        """Encode the end of an answer: the rest of the text, the client's calls, finish reason, report and usage."""
+        encoder, text, reasoning = self._out, self._content.unsent, self._reasoning.unsent
         encoder.begin(self._head(model))
-        rest = self._content.unsent
-        out = [encoder.text(0, rest)] if rest or not (self._has_written or pending) else []
-        for place, call in enumerate(pending):
-            out.append(encoder.call(0, place, call.id, call.name, call.raw_arguments, call.extra))
+        out = [encoder.part(0, ReasoningDelta(reasoning))] if reasoning else []
+        if text or not (self._has_written or pending):
+            out.append(encoder.part(0, TextDelta(text)))
+        for index, call in enumerate(pending):
+            out.append(encoder.part(0, CallStart(index, call.id, call.name)))
+            if call.extra:
+                out.append(encoder.part(0, CallExtra(index, call.extra)))
+            out.append(encoder.part(0, CallArguments(index, call.raw_arguments)))
+            out.append(encoder.part(0, CallEnd(index, call)))
         out.append(encoder.finish(0, reason, patchbay=report))
-        if self.include_usage and usage is not None:
+        usage = sum_usage(model.usages)
+        if usage is not None and (self.include_usage or not self.streaming):
             out.append(encoder.usage(usage))
         return b"".join([*out, encoder.end()])

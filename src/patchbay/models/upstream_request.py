@@ -1,0 +1,103 @@
+"""The request of one attempt, adapted to what the upstream takes: tools, roles, ``tool_choice``, ``response_format``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from patchbay.models.capabilities import FormatUse, ModelCapabilities, Roles, fewer_roles, refuses_choice, refuses_tools
+from patchbay.models.policy import Policy, refuses_format
+from patchbay.models.request import ChatCompletionBody
+from patchbay.types import Message
+
+Kind = Literal["native", "text"]
+"""How the model is given its tools: as the API's ``tools``, or in its prompt."""
+
+_NO_CALL = Policy(forbidden=True)
+
+
+class UpstreamRequest:
+    """The request as it is sent next.
+
+    ``answer_only``: the answer is asked for alone, without tools and with the format enforced. ``extra`` are the messages after
+    the client's: an answer that did not fit, and what is wrong with it.
+    """
+
+    def __init__(self, call: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
+        self.kind = kind
+        self.answer_only = False
+        self.extra: list[Message] = []
+        self.format = call.answer_format if call.count == 1 else None
+        self._call = call
+        self._known = known
+        self._choice_in_words = known.choice_in_words
+        self._roles = known.roles
+        self._format_use = known.format_use if self.format is not None else FormatUse.BESIDE_TOOLS
+        self._tools_refused = False
+
+    @property
+    def policy(self) -> Policy:
+        """The calls that are allowed in the answer."""
+        return _NO_CALL if self.answer_only else self._call.policy
+
+    @property
+    def holds_format_back(self) -> bool:
+        """Whether ``response_format`` is left out while tools may be called."""
+        return self.kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
+
+    def body(self) -> bytes:
+        """Return the request's body. Raises InvalidRequestError."""
+        text = self.kind == "text"
+        roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
+        if self.format is not None and self._call.policy.forbidden and self.holds_format_back:
+            self.answer_only = True
+        if self.answer_only:
+            in_words = self._format_use is FormatUse.NEVER
+            return self._call.answer_alone(self.extra, as_text=text, format_in_words=in_words, roles=roles)
+        if text:
+            return self._call.text(self.extra, roles=roles)
+        apart = self._format_use is not FormatUse.BESIDE_TOOLS
+        return self._call.native(self.extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles)
+
+    def use_text(self) -> None:
+        """Put the tools into the prompt from now on."""
+        self.kind = "text"
+        self.extra = []
+
+    def adapt(self, status: int, text: str, *, may_use_text: bool) -> bool:
+        """Leave out what the upstream's error refuses; False if the next request would be the same."""
+        sends_format = self.format is not None and self._format_use is not FormatUse.NEVER
+        if (fewer := self._fewer_roles(status, text)) is not None:
+            self._roles = fewer
+        elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
+            self._format_use = FormatUse.NEVER if self.answer_only else FormatUse.ALONE
+        elif self.kind == "text" or self.answer_only:
+            return False
+        elif self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
+            self._choice_in_words = True
+        elif may_use_text and refuses_tools(status, text):
+            # A model that is known to take tools refused something in this request only (a tool_choice, say).
+            self._tools_refused = self._known.mode is None
+            self.use_text()
+        else:
+            return False
+        return True
+
+    def _fewer_roles(self, status: int, text: str) -> Roles | None:
+        """Return the roles of messages to try next, None if the upstream's error is not about them."""
+        if self.kind != "text":
+            return fewer_roles(status, text, self._call.messages, self._roles)
+        contract = {"role": "system"}
+        return fewer_roles(status, text, [*self._call.messages, contract], max(self._roles, Roles.SYSTEM_FIRST))
+
+    def learn(self) -> None:
+        """Record what the accepted request shows of the model's capabilities."""
+        known = self._known
+        if self._tools_refused:
+            known.learn_mode("text")
+            self._tools_refused = False
+        if self._format_use is not FormatUse.BESIDE_TOOLS:
+            known.learn_format_use(self._format_use)
+        if self._roles is not Roles.ALL:
+            known.learn_roles(self._roles)
+        if self._choice_in_words and self.kind == "native":
+            known.learn_choice_in_words()
