@@ -146,7 +146,7 @@ def objects(value: Any) -> list[dict[str, Any]]:
 
 
 def object_schema(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a tool's parameters as OpenAI requires them: an object with properties, which other vendors let clients leave out."""
+    """Return a tool's parameters as OpenAI requires them: an object with properties, which others let clients leave out."""
     return {"type": "object", "properties": {}, **(parameters or {})}
 
 

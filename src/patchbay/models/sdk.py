@@ -11,12 +11,6 @@ from typing import Any, Final
 from patchbay.errors import ConfigurationError
 from patchbay.models.wire import decode
 
-CHAT: Final = "/chat/completions"
-BEARER: Final = {"security": {"bearer_auth": True}}
-"""The option of a request that is sent with the client's key."""
-OWN: Final = "patchbay_own"
-"""The attribute of a replaced ``create`` that sends what the SDK's own does."""
-
 _OPTIONS: Final = {"extra_headers": "headers", "extra_query": "params", "timeout": "timeout"}
 """Options of a request, by the arguments of ``create`` that set them."""
 
@@ -32,8 +26,6 @@ def library_of(http_client: type) -> ModuleType:
 
 def is_sdks_own(create: Any) -> bool:
     """Whether this is the SDK's own method, not a wrapper around it (a tracer's, say) that must see all arguments."""
-    if getattr(create, OWN, False):
-        return True
     return type(create) is MethodType and str(create.__func__.__globals__["__name__"]).startswith("openai.")
 
 
@@ -54,7 +46,7 @@ def raw_post(client: Any) -> Callable[[bytes, Mapping[str, Any]], Any] | None:
 
     def send(body: bytes, call: Mapping[str, Any]) -> Any:
         given = {"content": body} if as_bytes else {"body": decode(body)}
-        options = {**BEARER, **{_OPTIONS[name]: value for name, value in call.items()}}
-        return post(CHAT, cast_to=response, options=options, stream=True, **given)
+        options = {"security": {"bearer_auth": True}, **{_OPTIONS[name]: value for name, value in call.items()}}
+        return post("/chat/completions", cast_to=response, options=options, stream=True, **given)
 
     return send

@@ -8,11 +8,9 @@ reads the answer as if the server had written it. So all that is built on ``crea
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -22,7 +20,7 @@ from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
 from patchbay.models.options import TextOptions, make_options
-from patchbay.models.sdk import BEARER, CHAT, OWN, is_sdks_own, library_of, takes_bytes
+from patchbay.models.sdk import library_of
 
 if TYPE_CHECKING:
     import openai
@@ -51,62 +49,7 @@ def wrap(client: Client, **options: Any) -> Client:
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
     patchbay_client = _patchbay_client(http_client, settings, Capabilities())
-    made = client.with_options(http_client=patchbay_client)
-    completions = made.chat.completions
-    if is_sdks_own(completions.create):
-        completions.create = _without_transform(made)  # type: ignore[method-assign]
-    return made  # type: ignore[return-value]
-
-
-def _without_transform(client: Any) -> Callable[..., Any]:
-    """Wrap the SDK's ``create`` so that plain JSON is sent unchanged, by the client's ``post`` or as the ``extra_body``.
-
-    The SDK walks through a whole body to turn its own objects and iterables into JSON, and encodes it with ``json``: most of the
-    cost of a long request. Bodies with such objects, and arguments that are not part of the body, still go through the SDK.
-    """
-    create, post = client.chat.completions.create, client.post
-    known = inspect.signature(create).parameters.keys()
-    completion = importlib.import_module("openai.types.chat").ChatCompletion
-    as_bytes = takes_bytes(client)
-
-    @functools.wraps(create)
-    def direct(*args: Any, **given: Any) -> Any:
-        names = given.keys()
-        is_plain = not args and _NEEDED <= names <= known and names.isdisjoint(_NOT_OF_THE_BODY)
-        if is_plain and (content := _plain_json(given)) is not None:
-            return post(CHAT, cast_to=completion, options=BEARER, **({"content": content} if as_bytes else {"body": given}))
-        extra = given.get("extra_body")
-        moved = {
-            name: given[name]
-            for name in ("messages", "tools")
-            if type(given.get(name)) is list and _plain_json(given[name]) is not None
-        }
-        if moved and (extra is None or isinstance(extra, Mapping)):
-            rest = {name: value for name, value in given.items() if name not in moved}
-            if "messages" in moved:
-                rest["messages"] = ()  # the SDK wants to see some
-            given = {**rest, "extra_body": {**moved, **(extra or {})}}
-        return create(*args, **given)
-
-    setattr(direct, OWN, True)
-    return direct
-
-
-_NEEDED: Final = frozenset({"messages", "model"})
-_NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
-"""Arguments of ``create`` that are not members of the body, or that it has to handle itself."""
-
-
-def _plain_json(value: Any) -> bytes | None:
-    """Encode a value if it is plain JSON; None for anything that the SDK has to convert or to refuse.
-
-    The encoder also accepts bytes, dates, dataclasses and NaN; only a value that decodes to an equal one is plain.
-    """
-    try:
-        content = _json.encode(value)
-        return content if _read_json(content) == value else None
-    except (TypeError, ValueError, RecursionError):
-        return None
+    return client.with_options(http_client=patchbay_client)  # type: ignore[return-value]
 
 
 def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:
