@@ -9,7 +9,7 @@ outer.mount("/models", create_app("http://127.0.0.1:11434/v1"))   # or under a p
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import ConfigurationError
@@ -31,6 +31,9 @@ def create_app(
     api_key: str | None = None,
     base_path: str = "/v1",
     cors: bool = False,
+    allow_unguarded: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
     max_body_size: int | str = 10 * MIB,
     log_file: str | os.PathLike[str] | None = None,
     max_log_size: int | str = 100 * MIB,
@@ -46,15 +49,17 @@ def create_app(
     """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
 
     ``upstream_key`` is the key for the upstream; without it each client's own key is forwarded. Clients must send ``api_key``
-    if it is set. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is the maximum of seconds without data from the
-    upstream (0: no limit); after ``heartbeat`` seconds an idle stream gets a comment line. ``options``, or its fields as keywords
-    (``tools="text"``, ``repair_rounds=1``, …), say how tools and text are treated.
+    if it is set. ``allowed_hosts`` are names by which the proxy may be reached beside those of this machine, ``allowed_origins``
+    web pages that may use it; with ``cors`` all may. Sizes are bytes, or text such as "10MiB". ``upstream_timeout`` is the
+    maximum of seconds without data from the upstream (0: no limit); after ``heartbeat`` seconds an idle stream gets a comment
+    line. ``options``, or its fields as keywords (``tools="text"``, ``repair_rounds=1``, …), say how tools and text are treated.
 
     Responses of the Responses API are stored for ``response_days`` days (0: for ever) in the database at ``response_store``, a
     URL such as ``sqlite:///responses.db``; without one the last 1,000 stay in memory.
 
     With ``governance`` (``patchbay.server.Governance``) its hooks see chat completions, and ``/api/approvals``, ``/api/events``,
-    ``/api/audit`` and ``/api/media`` are served to programs of this machine.
+    ``/api/audit`` and ``/api/media`` are served to programs of this machine. Where a hook checks requests to models, those that
+    it does not see are refused, unless ``allow_unguarded``.
 
     Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
     """
@@ -65,6 +70,9 @@ def create_app(
         api_key=api_key,
         base_path=base_path,
         cors=cors,
+        allow_unguarded=allow_unguarded,
+        allowed_hosts=tuple(allowed_hosts),
+        allowed_origins=tuple(allowed_origins),
         max_body_size=parse_size(max_body_size) if isinstance(max_body_size, str) else max_body_size,
         log_file=os.fspath(log_file) if log_file is not None else None,
         max_log_size=parse_size(max_log_size) if isinstance(max_log_size, str) else max_log_size,

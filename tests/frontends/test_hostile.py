@@ -194,7 +194,7 @@ def test_truncated_body_sends_no_upstream_request(name: str, cut: str, caplog: p
     with ScriptedUpstream(lambda _body: "Fine.") as upstream, serving(create_app(upstream.url, tools="text")) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=BOUND) as connection:
             connection.sendall(
-                b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%b\r\n\r\n" % (path.encode(), length)
+                b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n%b\r\n\r\n" % (path.encode(), length)
             )
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)

@@ -220,7 +220,7 @@ def open_chat(port: int, body: dict[str, Any], *, path: str = "/v1/chat/completi
     connection.connect(("127.0.0.1", port))
     data = json.dumps(body).encode()
     connection.sendall(
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode()
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode()
         + data
     )
     return connection

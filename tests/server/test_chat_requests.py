@@ -152,7 +152,7 @@ def test_a_body_declared_too_large_is_refused_before_it_is_read() -> None:
     with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n"
             )
             data = read_until(client, b"}}")
         assert data.startswith(b"HTTP/1.1 413")
@@ -362,6 +362,6 @@ def test_two_requests_written_at_once_are_answered_in_order() -> None:
         serving(make_proxy(upstream.url)) as port,
         open_chat(port, chat_body()) as client,
     ):
-        client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         data = read_until(client, b"patchbay proxy")
         assert data.index(b"exchange") < data.index(b"patchbay proxy")

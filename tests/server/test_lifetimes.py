@@ -59,8 +59,8 @@ def test_disconnected_client_closes_the_upstream(script: object, stream: bool, m
 def test_disconnected_passthrough_client_closes_the_upstream() -> None:
     with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
         for request in (
-            b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+            b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            b"POST /v1/x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}",
         ):
             upstream.arrived.clear()
             upstream.left.clear()
@@ -74,7 +74,7 @@ def test_disconnected_passthrough_client_closes_the_upstream() -> None:
 def test_client_disconnected_during_its_body_is_forgotten() -> None:
     with running_upstream(silent) as upstream, serving(make_proxy(upstream.url)) as port:
         client = socket.create_connection(("127.0.0.1", port), BOUND)
-        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         client.close()
         assert 200 == ask(port, "GET", "/health").status
         assert [] == upstream.seen

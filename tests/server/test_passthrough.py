@@ -61,7 +61,7 @@ def test_headers_that_may_be_forwarded_are_and_others_are_not() -> None:
             headers={
                 "authorization": "Bearer client", "openai-organization": "org", "x-stainless-lang": "python", "x-api-key": "k",
                 "content-type": "application/json", "accept-encoding": "br", "user-agent": "me", "cookie": "a=b",
-                "origin": "http://page", "x-forwarded-for": "1.2.3.4", "connection": "keep-alive, x-hop", "x-hop": "1",
+                "origin": "http://localhost:3000", "x-forwarded-for": "1.2.3.4", "connection": "keep-alive, x-hop", "x-hop": "1",
                 "te": "trailers", "proxy-authorization": "Basic eA==",
             },
         )  # fmt: skip
@@ -171,7 +171,9 @@ def test_upload_and_response_are_streamed_in_both_directions() -> None:
         serving(make_proxy(upstream.url)) as port,
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
     ):
-        client.sendall(b"POST /v1/x HTTP/1.1\r\nhost: x\r\nx-read-body: no\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        client.sendall(
+            b"POST /v1/x HTTP/1.1\r\nhost: localhost\r\nx-read-body: no\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        )
         assert first.wait(BOUND)
         assert b"ABC" in read_until(client, b"ABC")
         client.sendall(b"3\r\ndef\r\n0\r\n\r\n")
@@ -190,7 +192,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending_and_its_leaving_is_not
         await response.write_eof()
         return response
 
-    head = b"POST /v1/%b HTTP/1.1\r\nhost: x\r\nx-read-body: no\r\ncontent-length: 1000000000\r\n\r\nabc"
+    head = b"POST /v1/%b HTTP/1.1\r\nhost: localhost\r\nx-read-body: no\r\ncontent-length: 1000000000\r\n\r\nabc"
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(head % b"refused")
@@ -226,7 +228,7 @@ def test_client_disconnected_during_an_upload_is_logged(rest: bytes, tmp_path: P
 
     with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=str(log))) as port:
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
-            client.sendall(b"POST /v1/x HTTP/1.1\r\nhost: x\r\nx-read-body: no\r\ncontent-length: 6\r\n\r\nabc")
+            client.sendall(b"POST /v1/x HTTP/1.1\r\nhost: localhost\r\nx-read-body: no\r\ncontent-length: 6\r\n\r\nabc")
             assert upstream.arrived.wait(BOUND)
             client.sendall(rest)
             assert received.wait(BOUND)
@@ -243,7 +245,7 @@ def test_truncated_upstream_body_is_not_ended_cleanly(head: bytes) -> None:
         serving(make_proxy(url)) as port,
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
     ):
-        client.sendall(b"GET /v1/files/1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        client.sendall(b"GET /v1/files/1 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         data = read_until(client, b"never")
         assert b"half" in data
         assert not data.endswith(b"0\r\n\r\n")

@@ -48,7 +48,9 @@ def test_wrong_key_is_refused_before_the_body_is_read() -> None:
         serving(make_proxy("http://127.0.0.1:9/v1", api_key="proxy-key")) as port,
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
     ):
-        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
+        client.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n"
+        )
         assert read_until(client, b"}}").startswith(b"HTTP/1.1 401")
 
 

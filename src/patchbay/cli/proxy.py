@@ -8,6 +8,7 @@ import typer
 
 from patchbay.cli.client_settings import client_settings, origin_of
 from patchbay.cli.options import (
+    GOVERNANCE,
     SERVING,
     Audit,
     AuditDays,
@@ -29,8 +30,19 @@ from patchbay.server.settings import ProxySettings, ServeOptions
 @with_flags(
     ("Upstream", ProxySettings, "upstream_key", "upstream_timeout"),
     (SERVING, ServeOptions),
-    (SERVING, ProxySettings, "api_key", "base_path", "cors", "max_body_size", "response_days"),
+    (
+        SERVING,
+        ProxySettings,
+        "api_key",
+        "base_path",
+        "cors",
+        "allowed_hosts",
+        "allowed_origins",
+        "max_body_size",
+        "response_days",
+    ),
     ("Tools and text", TextOptions),
+    (GOVERNANCE, ProxySettings, "allow_unguarded"),
     ("Log", ProxySettings, "log_file", "max_log_size"),
 )
 def proxy(

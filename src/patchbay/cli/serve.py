@@ -14,6 +14,7 @@ import typer
 
 from patchbay._flags import build
 from patchbay.cli.options import (
+    GOVERNANCE,
     SERVING,
     Audit,
     AuditDays,
@@ -92,6 +93,7 @@ McpConfig = Annotated[
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
     (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),
+    (GOVERNANCE, ProxySettings, "allow_unguarded"),
     ("Tools and text", TextOptions),
 )
 def serve(
@@ -206,7 +208,7 @@ def _proxy_settings(values: dict[str, Any], upstream: str, host: str, port: int)
     from patchbay.cli.serving import reject_itself
 
     reject_flags_as_keys(upstream_key=values["upstream_key"])
-    given = {name: values[name] for name in ("upstream_key", "upstream_timeout", "response_days")}
+    given = {name: values[name] for name in ("upstream_key", "upstream_timeout", "response_days", "allow_unguarded")}
     settings = build(ProxySettings, given, upstream=upstream)
     reject_itself(settings.upstream, host, port)
     return settings

@@ -102,11 +102,11 @@ class ToolsApp:
             path = own_path(scope)
             is_model = is_model_api(path, OPENAI_BASE)
             if is_model and self._proxy is not None:
-                app = self._proxy
+                app = self._proxy.serve_admitted
             elif kind == "websocket" and self.sessions is not None:
                 app = self.sessions
             elif is_model or (path == "/" and scope["method"] == "HEAD"):
-                app = self._proxy or no_upstream
+                app = self._proxy.serve_admitted if self._proxy is not None else no_upstream
             elif path == MCP_PATH:
                 app = self._mcp
         await app(scope, receive, send)
@@ -280,19 +280,22 @@ class GovernedProxy(ProxyApp):
         super().__init__(settings, tools.make_exchange, tools=tools)
         self._governance = governance
         try:
-            access = ToolsSettings(token=settings.api_key)
+            access = ToolsSettings(
+                token=settings.api_key, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins
+            )
         except ConfigurationError as error:
             raise ConfigurationError(f"with hooks the proxy's key is also that of those who approve calls: {error}") from None
         api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
         governance.add_routes(api, needs_token=settings.api_key is not None)
         handle_errors(api)
-        self._api = AccessMiddleware(api, access)
+        self.api = api
+        self._middleware = AccessMiddleware(api, access)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         kind = scope["type"]
         if kind == "lifespan" or (kind == "http" and _is_admin(own_path(scope))):
-            await self._api(scope, receive, send)
+            await self._middleware(scope, receive, send)
             return
         await self._governance.open()
         await super().__call__(scope, receive, send)

@@ -1,8 +1,8 @@
-"""Access control of the tool server: peer, Host, Origin, token, signed paths, and bounded bodies. Pure ASGI.
+"""Access control of the proxy and the tool server: peer, Host, Origin, token, signed paths, and bounded bodies. Pure ASGI.
 
-Other machines, web pages of other sites (DNS rebinding, cross-site forms) and unexpected reverse proxies are rejected from the
-head of a request, before a byte of its body is read. Access to the registry decides what models see and which calls run. The
-checks need no third-party package: a plugin host makes them too.
+Web pages of other sites (DNS rebinding, cross-site forms) are rejected from the head of a request, before a byte of its body is
+read; by the tool server also other machines and unexpected reverse proxies. Access to the registry decides what models see and
+which calls run. The checks need no third-party package: a plugin host makes them too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import os
 import re
 import time
@@ -22,7 +23,6 @@ import msgspec
 
 from patchbay.errors import PatchbayError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
-from patchbay.media import SCHEME
 from patchbay.models.error_bodies import error_body
 from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import (
@@ -39,7 +39,7 @@ from patchbay.server.http import (
     read_body,
 )
 from patchbay.server.request_log import log_error_response, log_rejection
-from patchbay.server.settings import ToolsSettings
+from patchbay.server.settings import AccessSettings, ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
 
 HeaderLists = dict[bytes, list[bytes]]
@@ -51,9 +51,9 @@ _JSON: Final = re.compile(rb"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNOREC
 
 
 _HINTS: Final = {
-    "untrusted_host": "patchbay serve --allow-host NAME takes requests to another name than this machine's",
-    "untrusted_origin": "patchbay serve --allow-origin ORIGIN lets the web pages of a site in",
-    "unexpected_proxy": "patchbay serve --proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
+    "untrusted_host": "--allow-host NAME takes requests to another name than this machine's",
+    "untrusted_origin": "--allow-origin ORIGIN lets the web pages of a site in",
+    "unexpected_proxy": "--proxy ADDRESS --token-file FILE takes requests that a reverse proxy hands on",
 }
 """The flags that allow rejected requests, by error code."""
 
@@ -71,7 +71,7 @@ class Rejected(PatchbayError):  # noqa: N818  (a response, not a fault)
 
 def _rejection_body(error: PatchbayError) -> dict[str, Any]:
     """Return the body of a rejection, as the seeds' clients read it."""
-    hint = _HINTS.get(error.code)
+    hint = f"patchbay serve {_HINTS[error.code]}" if error.code in _HINTS else None
     if error.code == "untrusted_host":
         return {"ok": False, "error_code": error.code, "error": str(error), "hint": hint}
     if error.code == "not_json":  # as FastAPI would word it, which a cross-site form must not reach
@@ -82,11 +82,16 @@ def _rejection_body(error: PatchbayError) -> dict[str, Any]:
 def _encoded(error: PatchbayError, *, as_openai: bool) -> tuple[Headers, bytes]:
     """Return the headers and the body of a rejection."""
     body = error_body(error) if as_openai else _rejection_body(error)
+    if as_openai and (hint := _HINTS.get(error.code)) is not None:
+        body["error"]["message"] += f" ({hint})"
     return [JSON_TYPE, *(error.headers if isinstance(error, Rejected) else ())], msgspec.json.encode(body)
 
 
 async def reject(scope: Any, send: Send, error: PatchbayError, *, as_openai: bool = False) -> None:
-    """Answer a request with an error, and log it."""
+    """Answer a request, or the handshake of a WebSocket, with an error, and log it."""
+    if scope["type"] == "websocket":
+        await reject_websocket(scope, send, error, as_openai=as_openai)
+        return
     log_error_response(scope, error.status, str(error))
     headers, body = _encoded(error, as_openai=as_openai)
     await ResponseWriter(send, []).whole(error.status, headers, body)
@@ -117,6 +122,22 @@ def peer_of(scope: Any) -> str:
     return str((scope.get("client") or ("", 0))[0])
 
 
+def check_caller(
+    scope: Any, headers: HeaderLists, access: AccessSettings, *, any_peer: bool = False, any_origin: bool = False
+) -> None:
+    """Raise Rejected for a caller that may not use this server, whatever it asks for and whichever key it sends.
+
+    Callers of other machines (``any_peer``) may use an address or a name without a dot as the Host: a page that rebinds its name
+    has neither. ``any_origin`` is for servers whose answers any web page may read.
+    """
+    peer = peer_of(scope)
+    if not any_peer:
+        check_peer(peer, headers)
+    check_host(headers, access.allowed_hosts, any_bare=any_peer and not is_local_peer(peer))
+    if not any_origin:
+        check_origin(headers, access.allowed_origins)
+
+
 def check_peer(peer: str, headers: HeaderLists) -> None:
     """Raise Rejected for a request from another machine, or through a reverse proxy."""
     if not is_local_peer(peer):
@@ -126,11 +147,14 @@ def check_peer(peer: str, headers: HeaderLists) -> None:
             raise Rejected(403, "unexpected_proxy", "Forbidden: this came through a proxy, and no proxy is configured here.")
 
 
-def check_host(headers: HeaderLists, allowed: Collection[str] = ()) -> None:
-    """Raise Rejected unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it)."""
+def check_host(headers: HeaderLists, allowed: Collection[str] = (), *, any_bare: bool = False) -> None:
+    """Raise Rejected unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it).
+
+    ``any_bare``: also addresses, and names without a dot.
+    """
     values = headers.get(b"host", [])
     name, is_local = _read_host(values[0]) if len(values) == 1 else (None, False)
-    if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed)):
+    if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed) or (any_bare and _is_bare(name))):
         raise Rejected(400, "untrusted_host", "Invalid Host header")
 
 
@@ -165,6 +189,14 @@ def _fits(name: str, pattern: str) -> bool:
     return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
 
 
+def _is_bare(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name
+    return True
+
+
 def _is_local_origin(origin: str) -> bool:
     try:
         parts = urlsplit(origin)
@@ -185,6 +217,8 @@ _QUERY: Final = re.compile(rb"expires=([0-9]{1,12})&signature=([0-9a-f]{64})")
 
 def signed_path(ref: str) -> str:
     """Return a path with a signature that allows fetching the file of ``ref`` without a token for SIGNED_SECONDS."""
+    from patchbay.media import SCHEME  # which a plain proxy does not load
+
     name = ref.removeprefix(SCHEME)
     expires = int(time.time()) + SIGNED_SECONDS
     return f"{MEDIA_PATH}{name}?expires={expires}&signature={_signature(name, expires)}"
@@ -252,19 +286,15 @@ class AccessMiddleware:
         except ClientDisconnect:
             return
         except PatchbayError as error:
-            await (reject if kind == "http" else reject_websocket)(scope, send, error, as_openai=is_model)
+            await reject(scope, send, error, as_openai=is_model)
         else:
             await app(scope, receive, send)
 
     def _admit(self, scope: Any, *, is_model: bool) -> bool:
         """Return whether the caller is trusted. Raises PatchbayError."""
         headers = headers_of(scope)
-        peer = peer_of(scope)
-        through_proxy = peer in self._settings.proxies
-        if not through_proxy:
-            check_peer(peer, headers)
-        check_host(headers, self._settings.allowed_hosts)
-        check_origin(headers, self._settings.allowed_origins)
+        through_proxy = peer_of(scope) in self._settings.proxies
+        check_caller(scope, headers, self._settings, any_peer=through_proxy)
         authorization = headers.get(b"authorization", [])
         if not authorization and scope["type"] == "websocket":
             authorization = _by_subprotocol(scope)

@@ -46,6 +46,20 @@ class MethodNotAllowedError(PatchbayError):
     status = 405
 
 
+class UnguardedError(PatchbayError):
+    """A request that would reach a model past the hooks that check requests to models. ``instead`` says what they see."""
+
+    code = "unguarded_path"
+    kind = "invalid_request_error"
+    status = 403
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(
+            f"{what} not allowed: this server's hooks check requests to models, and do not see this one. Send {instead}; "
+            f"or its operator starts it with --allow-unguarded."
+        )
+
+
 class NoWebSocketError(PatchbayError):
     """A WebSocket where only HTTP is spoken."""
 

@@ -6,7 +6,7 @@ Front-ends also ask the upstream for its models, and for the number of tokens of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -81,6 +81,11 @@ class Frontends:
         self._background = BackgroundResponses(self._store, redact)
         self._logs = EventLogs()
         self._redact = redact
+
+    @property
+    def tails(self) -> Iterable[str]:
+        """The paths of the routes below the base, without Gemini's."""
+        return (path.removeprefix(self._base) for path in self._routes)
 
     def route(self, scope: Mapping[str, Any], path: str) -> FrontendRoute | None:
         """Return the route of a request, None if no front-end serves it. Raises InvalidRequestError."""

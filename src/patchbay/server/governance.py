@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fastapi import FastAPI
 
@@ -14,10 +15,13 @@ from patchbay.audit import AuditLog
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
 from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_server_config
+from patchbay.hooks.process.client import ProcessHook
 from patchbay.media import MediaStore
 from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
 from patchbay.server.auth import MEDIA_PATH
 from patchbay.server.event_stream import EventStream
+
+_MODEL_METHODS: Final = frozenset({"before_llm", "after_llm"})
 
 AUDIT_KEPT = 90 * 24 * 3600.0
 """Seconds after which an entry of the audit is deleted."""
@@ -64,6 +68,17 @@ class Governance:
         self._configured: ConfiguredHooks | None = None
         self._opening = asyncio.Lock()
         self._is_open = False
+
+    @property
+    def checks_models(self) -> bool:
+        """Whether a hook checks requests to models or their answers. Hook processes with tools are mounted for it, too."""
+        for mounted in self.hooks.mounted:
+            if isinstance(mounted.hook, ProcessHook):
+                if "llm" in mounted.hook.spec.modes:
+                    return True
+            elif not _MODEL_METHODS.isdisjoint(mounted.methods):
+                return True
+        return False
 
     def add_routes(self, api: FastAPI, *, needs_token: bool) -> None:
         """Add the admin API. ``needs_token``: the server has a token."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -34,7 +35,7 @@ _HOP = frozenset(
 )  # fmt: skip
 _NOT_UP = _HOP | {
     b"host", b"content-length", b"expect", b"authorization", b"cookie", b"origin", b"referer", b"forwarded", b"via", b"x-real-ip",
-    b"x-client-ip", b"true-client-ip", b"x-http-method-override",
+    b"x-client-ip", b"true-client-ip", b"x-http-method", b"x-http-method-override", b"x-method-override",
 }  # fmt: skip
 _NOT_UP_PREFIXES = (b"x-forwarded-", b"sec-", b"access-control-", b"cf-", b"x-amzn-", b"x-envoy-")
 KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
@@ -125,6 +126,7 @@ GEMINI_BASE = "/v1beta"
 VENDOR_KEYS = (b"x-api-key", b"x-goog-api-key")
 """Headers in which clients of Anthropic and Gemini send their key."""
 _MAX_ENCODINGS = 4
+_PARAMETERS = re.compile(r"[;?#].*")
 
 
 def own_path(scope: Mapping[str, Any]) -> str:
@@ -167,18 +169,30 @@ def climbs(tail: str) -> bool:
     Paths are forwarded as written (an encoded slash in a model's name stays encoded), so this must see through any encoding.
     """
     if "%" in tail:
-        for _ in range(_MAX_ENCODINGS):
-            tail, encoded = unquote(tail), tail
-            if tail == encoded:
-                break
-        else:  # hostile: each further pass costs the length of the path
+        if (decoded := _decoded(tail)) is None:
             return True
+        tail = decoded
     if "." not in tail and "\\" not in tail and tail.isprintable():
         return False
     segments = tail.replace("\\", "/").split("/")
     # ";" ends a segment for servers that know path parameters.
     dots = any(segment.partition(";")[0] in (".", "..") for segment in segments)
     return dots or any(ord(char) < 32 or ord(char) == 127 for char in tail)
+
+
+def canonical(tail: str) -> str:
+    """Return the path that a server may take ``tail`` for: decoded, in small letters, without parameters and empty segments."""
+    segments = (_PARAMETERS.sub("", part).strip(" .").lower() for part in (_decoded(tail) or "").replace("\\", "/").split("/"))
+    return "".join(f"/{segment}" for segment in segments if segment)
+
+
+def _decoded(tail: str) -> str | None:
+    """Return a path without percent-encoding, however often it is encoded; None for more than _MAX_ENCODINGS times."""
+    for _ in range(_MAX_ENCODINGS):
+        tail, encoded = unquote(tail), tail
+        if tail == encoded:
+            return tail
+    return None  # hostile: each further pass costs the length of the path
 
 
 Receive = Callable[[], Awaitable[Any]]

@@ -21,6 +21,7 @@ from patchbay.frontends import Frontend
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
+from patchbay.server.auth import Rejected, check_caller, headers_of, reject
 from patchbay.server.chat.completion import run_chat
 from patchbay.server.errors import (
     HEALTH_BODY,
@@ -30,6 +31,7 @@ from patchbay.server.errors import (
     NotFoundError,
     NoWebSocketError,
     StoppingError,
+    UnguardedError,
     UpstreamStatusError,
     error_body,
     error_headers,
@@ -44,6 +46,7 @@ from patchbay.server.http import (
     Receive,
     ResponseWriter,
     Send,
+    canonical,
     check_length,
     declared_length,
     find_tail,
@@ -95,8 +98,13 @@ async def run_passthrough(request: ProxyRequest, tail: str) -> None:
         answer.close()
 
 
+HEALTH_PATHS = ("/", "/health", "/health/")
+"""The paths that need no key."""
+
 _logger = logging.getLogger("patchbay.proxy")
 _PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+_UNCHECKED_METHODS = frozenset({"GET", "HEAD", "DELETE"})
+"""Methods of requests that pass by hooks: nothing is generated for them."""
 _CORS: Headers = [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"*")]
 _PREFLIGHT: Headers = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
@@ -148,6 +156,7 @@ class ProxyApp:
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         self._redact = Redactor([*secrets, *secret_values(settings.upstream_headers)])
         self._frontends = Frontends(settings, self._redact.text)
+        self._tails = frozenset({CHAT, *self._frontends.tails})
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:
             self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
@@ -158,6 +167,16 @@ class ProxyApp:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
+        if scope["type"] in ("http", "websocket"):
+            try:
+                check_caller(scope, headers_of(scope), self.settings, any_peer=True, any_origin=self.settings.cors)
+            except Rejected as error:
+                await reject(scope, send, error, as_openai=True)
+                return
+        await self.serve_admitted(scope, receive, send)
+
+    async def serve_admitted(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve a scope whose caller was checked."""
         kind = scope["type"]
         if self._tools is not None and kind != "lifespan":
             scope = self._tools.read_headers(scope)
@@ -249,6 +268,7 @@ class ProxyApp:
             await self._send_stored(stored, receive, state.reply)
             work = None
         else:
+            self._check_passthrough(scope["method"], tail)
             self._log_request(state, passthrough=True)
             work = partial(run_passthrough, tail=tail)
         if work is not None:
@@ -259,6 +279,10 @@ class ProxyApp:
         if self._tools is not None and (turn := self._tools.begin(state.scope, body, encoder)) is not None:
             state.exchange = turn
             return turn.run
+        if self._is_guarded:
+            raise UnguardedError(
+                "A request with 'functions', or tools other than functions, is", "'tools' of the type 'function'"
+            )
         state.exchange = exchange = self._make_exchange(body, encoder)
         return partial(run_chat, exchange=exchange)
 
@@ -302,21 +326,18 @@ class ProxyApp:
 
     async def _open_socket(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a WebSocket; a rejection answers the handshake."""
-        from patchbay.server.auth import TRUSTED, check_origin, headers_of, reject_websocket
         from patchbay.server.responses_socket import ResponsesSockets, request_scope
 
         if self._sockets is None:
             self._sockets = ResponsesSockets(log_requests(self._serve_message), self.settings.max_body_size)
         post = request_scope(scope)
         try:
-            if TRUSTED not in scope and not self.settings.cors:  # browsers let any page open a WebSocket, and read from it
-                check_origin(headers_of(scope))
             self._authorize(chat_scope(post), chat=True)
             if find_tail(own_path(scope), self.settings.base_path) != "/responses":
                 raise NoWebSocketError
             self._sockets.check()
         except PatchbayError as error:
-            await reject_websocket(scope, send, error, as_openai=True)
+            await reject(scope, send, error, as_openai=True)
         else:
             await self._sockets(scope, receive, send)
 
@@ -364,7 +385,7 @@ class ProxyApp:
             await reply.start(204, self._preflight(scope["headers"]))
             await reply.finish()
             return None
-        if path in ("/", "/health", "/health/") and method in ("GET", "HEAD"):
+        if path in HEALTH_PATHS and method in ("GET", "HEAD"):
             await reply.whole(200, [JSON_TYPE], HEALTH_BODY)
             return None
         tail = find_tail(path, self.settings.base_path)
@@ -393,6 +414,19 @@ class ProxyApp:
             check_length(declared_length(length), self.settings.max_body_size)
         elif scope["method"] not in _PASSED_METHODS:
             raise MethodNotAllowedError(f"The method {scope['method']} is not allowed here.")
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether hooks must see every request to a model."""
+        return self._tools is not None and self._tools.has_model_hooks and not self.settings.allow_unguarded
+
+    def _check_passthrough(self, method: str, tail: str) -> None:
+        """Raise for another spelling of a path that is served here, and for what hooks would not see."""
+        base = self.settings.base_path
+        if (meant := canonical(tail)) in self._tails and tail not in self._tails:
+            raise NotFoundError(f"Not found: {method} {base}{tail[:200]}. Write it as {base}{meant}.")
+        if method not in _UNCHECKED_METHODS and self._is_guarded:
+            raise UnguardedError(f"{method} {base}{tail[:200]} is", f"POST {base}{CHAT}, {base}/responses or {base}/messages")
 
     def _preflight(self, headers: Headers) -> Headers:
         if not self.settings.cors:

@@ -30,6 +30,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING_HEADERS = frozenset({"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MIN_LOG_BYTES = 4096
+_MIN_TOKEN_CHARS = 16
 
 
 def parse_size(text: str) -> int:
@@ -70,8 +71,72 @@ class ServeOptions:
     log: Verbosity = "normal"
 
 
+_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]+", re.IGNORECASE)
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([^\s/?#@:,*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+
+
+def listed(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the entries of a comma-separated list, without blanks and empty ones."""
+    texts = [text] if isinstance(text, str) else text
+    return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
+
+
+_LIST: Final[dict[str, Any]] = {"type": list[str], "default": None, "parse": listed}
+"""A flag that may be repeated, or hold a comma-separated list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings:
+    """What a server accepts beside this machine's names and pages. Raises ConfigurationError for impossible ones.
+
+    ``allowed_hosts`` are Host headers (``*.example.com`` is all below it), ``allowed_origins`` Origin headers of web pages.
+    """
+
+    allowed_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "Additional Host header to accept: tools.example.com, *.example.com.",
+            name="allow-host",
+            env=("PATCHBAY_ALLOWED_HOSTS", "NEKO_TRUSTED_HOSTS"),
+            metavar="NAME",
+            **_LIST,
+        ),
+    )
+    allowed_origins: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "Additional origin of web pages to accept: https://app.example.com.",
+            name="allow-origin",
+            env=("PATCHBAY_ALLOWED_ORIGINS", "NEKO_TRUSTED_ORIGINS"),
+            metavar="ORIGIN",
+            **_LIST,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__  # the dataclass is frozen for others
+        set_field(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
+        set_field(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
+
+
+def _checked_origin(origin: str) -> str:
+    text = origin.strip().rstrip("/").lower()
+    if not _ORIGIN.fullmatch(text):
+        raise ConfigurationError(
+            f"{origin!r} is not an origin: use https://app.example.com, with a port if it has one, and no path."
+        )
+    return text
+
+
+def _checked_host(host: str) -> str:
+    host = host.strip().rstrip(".").lower()
+    if not _HOST.fullmatch(host):
+        raise ConfigurationError(f"Invalid host name {host!r}: use tools.example.com, or *.example.com for all below it.")
+    return host
+
+
 @dataclass(frozen=True)
-class ProxySettings:
+class ProxySettings(AccessSettings):
     """Settings of a proxy. Raises ConfigurationError for impossible ones.
 
     ``upstream`` is the base URL of an OpenAI-compatible API, such as ``http://127.0.0.1:11434/v1``. Sizes are bytes, times
@@ -107,6 +172,12 @@ class ProxySettings:
     )
     base_path: str = field(default="/v1", metadata=flag("Path prefix of the API.", metavar="PATH"))
     cors: bool = field(default=False, metadata=flag("Allow web pages of any origin."))
+    allow_unguarded: bool = field(
+        default=False,
+        metadata=flag(
+            "Pass requests to models on that hooks do not see, such as POST /v1/embeddings, although a hook checks models."
+        ),
+    )
     max_body_size: int = field(
         default=10 * MIB,
         metadata=flag(
@@ -145,6 +216,7 @@ class ProxySettings:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         set_field = object.__setattr__  # the dataclass is frozen for others
         set_field(self, "upstream", check_upstream(self.upstream))
         set_field(self, "base_path", normalise_base_path(self.base_path))
@@ -214,21 +286,6 @@ def _printable(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 
-_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]+", re.IGNORECASE)
-_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([^\s/?#@:,*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
-_MIN_TOKEN_CHARS = 16
-
-
-def listed(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the entries of a comma-separated list, without blanks and empty ones."""
-    texts = [text] if isinstance(text, str) else text
-    return tuple(entry.strip() for each in texts for entry in each.split(",") if entry.strip())
-
-
-_LIST: Final[dict[str, Any]] = {"type": list[str], "default": None, "parse": listed}
-"""A flag that may be repeated, or hold a comma-separated list."""
-
-
 def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file that only its owner can read (mode 0600 or less).
 
@@ -261,13 +318,12 @@ def parse_ports(text: str) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class ToolsSettings:
+class ToolsSettings(AccessSettings):
     """Settings of a tool server. Raises ConfigurationError for impossible ones.
 
-    Trusted callers send ``token``; without one every program on this machine is trusted. ``allowed_hosts`` are Host headers
-    beside this machine's (``*.example.com`` is all below it), ``allowed_origins`` Origin headers likewise. ``proxies`` are
-    addresses of reverse proxies, whose requests must carry the token. ``callback_ports`` are the allowed ports of callbacks, None
-    for any. Sizes are bytes, times seconds; ``body_timeout`` is for a request's whole body.
+    Trusted callers send ``token``; without one every program on this machine is trusted. ``proxies`` are addresses of reverse
+    proxies, whose requests must carry the token. ``callback_ports`` are the allowed ports of callbacks, None for any. Sizes are
+    bytes, times seconds; ``body_timeout`` is for a request's whole body.
 
     ``strict_arguments``: calls whose arguments do not match the tool's schema are rejected. ``needs_secret``: replacing or
     removing a tool takes its secret, or the token. ``lease`` is the interval of health checks of callbacks (0: none; hidden tools
@@ -283,26 +339,6 @@ class ToolsSettings:
             metavar="FILE",
             type=str,
             parse=lambda path: read_token(Path(path).expanduser()),
-        ),
-    )
-    allowed_hosts: tuple[str, ...] = field(
-        default=(),
-        metadata=flag(
-            "Additional Host header to accept: tools.example.com, *.example.com.",
-            name="allow-host",
-            env=("PATCHBAY_ALLOWED_HOSTS", "NEKO_TRUSTED_HOSTS"),
-            metavar="NAME",
-            **_LIST,
-        ),
-    )
-    allowed_origins: tuple[str, ...] = field(
-        default=(),
-        metadata=flag(
-            "Additional origin of web pages to accept: https://app.example.com.",
-            name="allow-origin",
-            env=("PATCHBAY_ALLOWED_ORIGINS", "NEKO_TRUSTED_ORIGINS"),
-            metavar="ORIGIN",
-            **_LIST,
         ),
     )
     proxies: tuple[str, ...] = field(
@@ -342,9 +378,7 @@ class ToolsSettings:
     max_failures: int = 3
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__  # the dataclass is frozen for others
-        set_field(self, "allowed_hosts", tuple(_checked_host(host) for host in self.allowed_hosts if host != "*"))
-        set_field(self, "allowed_origins", tuple(_checked_origin(origin) for origin in self.allowed_origins))
+        super().__post_init__()
         if self.token is not None and (len(self.token) < _MIN_TOKEN_CHARS or not self.token.isascii() or " " in self.token):
             raise ConfigurationError(f"the token must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks.")
         if self.proxies and self.token is None:
@@ -354,22 +388,6 @@ class ToolsSettings:
         )
         if not self.lease >= 0:
             raise ConfigurationError("lease must be 0 (never) or more seconds.")
-
-
-def _checked_origin(origin: str) -> str:
-    text = origin.strip().rstrip("/").lower()
-    if not _ORIGIN.fullmatch(text):
-        raise ConfigurationError(
-            f"{origin!r} is not an origin: use https://app.example.com, with a port if it has one, and no path."
-        )
-    return text
-
-
-def _checked_host(host: str) -> str:
-    host = host.strip().rstrip(".").lower()
-    if not _HOST.fullmatch(host):
-        raise ConfigurationError(f"Invalid host name {host!r}: use tools.example.com, or *.example.com for all below it.")
-    return host
 
 
 @dataclass(frozen=True)

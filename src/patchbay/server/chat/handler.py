@@ -111,6 +111,11 @@ class ToolChat:
         """Makes the exchange of a completion without the registry's tools."""
         return self._backend.make_exchange
 
+    @property
+    def has_model_hooks(self) -> bool:
+        """Whether hooks check requests to models, or the answers to them."""
+        return self._governance.checks_models
+
     def read_headers(self, scope: Any) -> Any:
         """Return the scope of a request with this server's own headers moved to keys, and without its token in any header."""
         own = {_OWN_HEADERS[name]: value for name, value in reversed(scope["headers"]) if name in _OWN_HEADERS}
