@@ -158,9 +158,9 @@ def test_stored_response_is_continued_on_any_connection_and_by_post(port: int) -
     with client_of(port) as client:
         with client.responses.stream(model="m", input="One.") as events:
             first = events.get_final_response()
-        with opened(port) as socket:
+        with opened(port, additional_headers={"Authorization": "Bearer k"}) as socket:
             second = ask_on(socket, input="Two.", store=True, previous_response_id=first.id)
-        with opened(port) as socket:
+        with opened(port, additional_headers={"Authorization": "Bearer k"}) as socket:
             third = ask_on(socket, input="Three.", store=True, previous_response_id=second["response"]["id"])
         assert "5 messages: Three." == text_of(third)
         with client.responses.stream(model="m", input="Four.", previous_response_id=third["response"]["id"]) as events:

@@ -14,6 +14,7 @@ from tests.server.proxy_rig import ManualClock, running_upstream
 
 from patchbay.frontends import StoredResponse
 from patchbay.proxy import create_app
+from patchbay.server.frontends import _owner
 from patchbay.server.response_database import DatabaseResponses
 from patchbay.server.response_events import MAX_EVENT_BYTES, EventLog
 from patchbay.server.stored_responses import LEASE_SECONDS, RENEW_SECONDS, MemoryResponses
@@ -220,7 +221,8 @@ def test_a_response_fails_with_the_server_that_makes_it_and_never_stays_in_progr
             stopped = two.responses.retrieve(begun.id)
             assert ("failed", True) == (stopped.status, "server stopped" in stopped.error.message)
             killed = {**begun.to_dict(), "id": "resp_killed", "status": "in_progress"}
-            asyncio.run(put(DatabaseResponses(url, None), StoredResponse(killed, [], lease=1.0)))
+            owner = _owner({"headers": [(b"authorization", b"Bearer unused")]})
+            asyncio.run(put(DatabaseResponses(url, None), StoredResponse(killed, [], lease=1.0, owner=owner)))
             assert "failed" == two.responses.retrieve("resp_killed").status
 
 

@@ -23,18 +23,30 @@ class StoredResponse:
     """A response with its input; ``items`` are the whole conversation before its output.
 
     ``lease``: the server that generates it is alive at least until then, in seconds since the epoch; None once it is complete.
-    ``size`` is about the number of bytes of ``response`` as JSON; 0 if it was not encoded yet.
+    ``size`` is about the number of bytes of ``response`` as JSON; 0 if it was not encoded yet. ``owner`` is a digest of the
+    caller that it is stored for.
     """
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
     lease: float | None = None
     size: int = 0
+    owner: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key in a store."""
+        return key_of(self.response["id"], self.owner)
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
         """The items with its output."""
         return [*self.items, *self.response["output"]]
+
+
+def key_of(response_id: str, owner: str) -> str:
+    """Return the key of an owner's response: another owner's is another key, so nobody else finds it."""
+    return f"{owner}:{response_id}" if owner else response_id
 
 
 class OpenAIResponses:

@@ -6,24 +6,26 @@ Front-ends also ask the upstream for its models, and for the number of tokens of
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, unquote, unquote_to_bytes
 
 from patchbay.errors import InvalidRequestError, PatchbayError, RequestTooLargeError, UpstreamError
 from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
 from patchbay.frontends.base import estimate_tokens, is_text_only
 from patchbay.frontends.gemini import MODELS_PATH
 from patchbay.frontends.gemini import PATH as GEMINI_PATH
-from patchbay.frontends.responses import list_items, with_ids
+from patchbay.frontends.responses import key_of, list_items, with_ids
 from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import decode, encode
 from patchbay.server.chat.completion import check_is_plain, read_whole
 from patchbay.server.errors import NotFoundError, NoWebSocketError
-from patchbay.server.http import GEMINI_BASE, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
+from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import BackgroundResponses, ConnectionResponses, MemoryResponses, ResponseStore
@@ -32,6 +34,11 @@ from patchbay.server.upstream import ProxyRequest
 CONNECTION: Final = "patchbay.connection"
 """The scope's key for the ConnectionResponses of a request that came over a WebSocket."""
 
+SENT: Final = "patchbay.sent"
+"""The scope's key for the scope as the client sent it, where headers were removed from this one."""
+
+_ROLE_HEADER: Final = b"x-patchbay-role"
+_SCHEME: Final = re.compile(rb"^bearer[. ] *", re.IGNORECASE)
 _OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
 _DAY: Final = 86400.0
 _JSON: Final[OwnHeaders] = own_headers(
@@ -161,7 +168,7 @@ class Frontends:
     async def _conversation(self, response_id: str, scope: Mapping[str, Any]) -> list[dict[str, Any]]:
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
         kept = of_connection.get(response_id) if of_connection is not None else None
-        stored = kept or await self._background.get(response_id)
+        stored = kept or await self._background.get(key_of(response_id, _owner(scope)))
         if stored is None:
             raise PreviousResponseNotFoundError(
                 f"Previous response with id {response_id!r} not found.", param="previous_response_id"
@@ -175,18 +182,20 @@ class Frontends:
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
         if not isinstance(encoder, ResponsesEncoder) or (encoder.response["store"] is False and of_connection is None):
             return None
-        return partial(self._put, encoder, of_connection)
+        return partial(self._put, encoder, of_connection, _owner(scope))
 
-    async def _put(self, encoder: ResponsesEncoder, of_connection: ConnectionResponses | None) -> None:
+    async def _put(self, encoder: ResponsesEncoder, of_connection: ConnectionResponses | None, owner: str) -> None:
         if not encoder.complete:
             return
-        stored = StoredResponse(encoder.response, with_ids(encoder.items), size=encoder.size)
+        stored = StoredResponse(encoder.response, with_ids(encoder.items), size=encoder.size, owner=owner)
         if encoder.response["store"] is not False:
             await self._store.put(stored)
         if of_connection is not None:
             of_connection.put(stored)
 
-    async def begin(self, decoded: DecodedRequest, run: Callable[[Send], Awaitable[None]]) -> bytes | EventTail | None:
+    async def begin(
+        self, decoded: DecodedRequest, run: Callable[[Send], Awaitable[None]], scope: Mapping[str, Any]
+    ) -> bytes | EventTail | None:
         """Begin a response in the background and return the answer for its client; None if the request is not for one.
 
         ``run`` writes the response to a ``send``. Raises TooManyResponsesError.
@@ -194,8 +203,8 @@ class Frontends:
         encoder = decoded.encoder
         if not isinstance(encoder, ResponsesEncoder) or encoder.response["background"] is not True:
             return None
-        items, response_id = with_ids(encoder.items), encoder.response["id"]
-        log = self._logs.add(response_id) if decoded.body.get("stream") else None
+        new = StoredResponse(encoder.response, with_ids(encoder.items), owner=_owner(scope))
+        log = self._logs.add(new.key) if decoded.body.get("stream") else None
 
         async def make() -> StoredResponse:
             try:
@@ -207,12 +216,12 @@ class Frontends:
                     known = error if isinstance(error, PatchbayError) else UpstreamError("The server failed on this response.")
                     log.fail(self._redact(encoder.error(known).decode()).encode())
                 raise
-            return StoredResponse(encoder.response, items, size=encoder.size)
+            return replace(new, response=encoder.response, size=encoder.size)
 
         try:
-            queued = await self._background.begin(StoredResponse(encoder.response, items), make, self._logs.end)
+            queued = await self._background.begin(new, make, self._logs.end)
         except BaseException:
-            self._logs.end(response_id)
+            self._logs.end(new.key)
             raise
         return encode(queued) if log is None else EventTail(log)
 
@@ -226,11 +235,11 @@ class Frontends:
         response_id, _, part = path[len(prefix) :].rstrip("/").partition("/")
         if (method, part) not in (("GET", ""), ("DELETE", ""), ("GET", "input_items"), ("POST", "cancel")):
             return None
-        stored = await self._background.get(response_id)
+        stored = await self._background.get(key_of(response_id, _owner(scope)))
         if stored is None:
             raise NotFoundError(f"Response with id {response_id!r} not found.")
         if method == "DELETE":
-            await self._background.delete(response_id)
+            await self._background.delete(stored.key)
             return encode({"id": response_id, "object": "response", "deleted": True})
         if part == "cancel":
             if stored.response["background"] is not True:
@@ -239,7 +248,7 @@ class Frontends:
         elif part:
             return list_items(stored, _query(scope))
         elif (query := _query(scope)).get("stream", ["false"]) == ["true"]:
-            return self._logs.tail(response_id, query.get("starting_after", [None])[-1])
+            return self._logs.tail(stored.key, query.get("starting_after", [None])[-1])
         return encode(stored.response)
 
     async def open(self) -> None:
@@ -283,6 +292,16 @@ def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
     if key is not None and not has_bearer:
         headers.append((b"authorization", b"Bearer " + key))
     return {**scope, "headers": headers, "query_string": b""}
+
+
+def _owner(scope: Mapping[str, Any]) -> str:
+    """Return a digest of the caller's key, or of the server's token, and of its role. Callers without a key are one caller."""
+    sent = chat_scope(scope.get(SENT, scope))
+    keys = [value for name, value in sent["headers"] if name in KEY_HEADERS]
+    if not keys:  # a web page's WebSocket can have no header
+        keys = [each.encode("utf-8", "replace") for each in sent.get("subprotocols") or () if _SCHEME.match(each.encode())]
+    role = next((unquote_to_bytes(value) for name, value in sent["headers"] if name == _ROLE_HEADER), b"")
+    return hashlib.sha256(b"\0".join([role, *(_SCHEME.sub(b"", key).strip() for key in keys)])).hexdigest()
 
 
 def _query(scope: Mapping[str, Any]) -> dict[str, list[str]]:

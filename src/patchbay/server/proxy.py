@@ -37,7 +37,7 @@ from patchbay.server.errors import (
     error_headers,
     not_retryable,
 )
-from patchbay.server.frontends import FrontendRoute, Frontends, chat_scope
+from patchbay.server.frontends import SENT, FrontendRoute, Frontends, chat_scope
 from patchbay.server.http import (
     CHAT,
     EVENT_STREAM,
@@ -179,7 +179,7 @@ class ProxyApp:
         """Serve a scope whose caller was checked."""
         kind = scope["type"]
         if self._tools is not None and kind != "lifespan":
-            scope = self._tools.read_headers(scope)
+            scope = {**self._tools.read_headers(scope), SENT: scope}
         if kind == "http":
             await self._serve(scope, receive, ResponseWriter(send, self._common))
         elif kind == "lifespan":
@@ -300,7 +300,7 @@ class ProxyApp:
             sent = self._make_exchange(chat, encoder).request
             return partial(_send_json, partial(frontends.count, route, decoded.body, sent))
         run = partial(self._run_in_background, state.id, state.scope, chat, encoder)
-        if (stored := await frontends.begin(decoded, run)) is not None:
+        if (stored := await frontends.begin(decoded, run, state.scope)) is not None:
             await self._send_stored(stored, receive, reply)
             return None
         reply.before_end = frontends.storing(encoder, state.scope)

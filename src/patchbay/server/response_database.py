@@ -24,7 +24,7 @@ _metadata = sa.MetaData()
 _table = sa.Table(
     "patchbay_responses",
     _metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),  # the key: the owner and the response's id
     sa.Column("expires", sa.Double, nullable=False, index=True),
     sa.Column("lease", sa.Double, nullable=True),
     # JSON in UTF-8: PostgreSQL's text cannot hold every string.
@@ -48,18 +48,22 @@ class DatabaseResponses:
         """See ResponseStore."""
         await self._database.read(lambda _: None)
 
-    async def get(self, response_id: str) -> StoredResponse | None:
+    async def get(self, key: str) -> StoredResponse | None:
         """See ResponseStore."""
         columns = (_table.c.response, _table.c.input, _table.c.lease)
-        query = sa.select(*columns).where(_table.c.id == _key(response_id), _table.c.expires > time.time())
+        query = sa.select(*columns).where(_table.c.id == _storable(key), _table.c.expires > time.time())
         row = await self._database.read(lambda connection: connection.execute(query).first())
-        return None if row is None else StoredResponse(decode(row.response), decode(row.input), row.lease)
+        if row is None:
+            return None
+        response = decode(row.response)
+        owner = key.removesuffix(response["id"]).removesuffix(":")
+        return StoredResponse(response, decode(row.input), row.lease, owner=owner)
 
     async def put(self, stored: StoredResponse) -> None:
         """See ResponseStore. Those that have expired are deleted now and then."""
         now = time.time()
         expires = _FOREVER if self._keep is None else now + self._keep
-        row = {"id": stored.response["id"], "expires": expires, "input": encode(stored.items), **_columns(stored)}
+        row = {"id": stored.key, "expires": expires, "input": encode(stored.items), **_columns(stored)}
         deletes, self._delete_at = now >= self._delete_at, max(self._delete_at, now + _DELETE_INTERVAL)
 
         def work(connection: Connection) -> None:
@@ -72,18 +76,18 @@ class DatabaseResponses:
 
     async def settle(self, stored: StoredResponse) -> bool:
         """See ResponseStore."""
-        running = _is_running([stored.response["id"]])
+        running = _is_running([stored.key])
         change = _table.update().where(*running).values(_columns(stored))
         return bool(await self._database.write(lambda connection: connection.execute(change).rowcount))
 
-    async def delete(self, response_id: str) -> bool:
+    async def delete(self, key: str) -> bool:
         """See ResponseStore."""
-        deletion = _table.delete().where(_table.c.id == _key(response_id))
+        deletion = _table.delete().where(_table.c.id == _storable(key))
         return bool(await self._database.write(lambda connection: connection.execute(deletion).rowcount))
 
-    async def renew(self, response_ids: Iterable[str]) -> set[str]:
+    async def renew(self, keys: Iterable[str]) -> set[str]:
         """See ResponseStore."""
-        running = _is_running(list(response_ids))
+        running = _is_running(list(keys))
         change = _table.update().where(*running).values(lease=time.time() + LEASE_SECONDS)
 
         def work(connection: Connection) -> set[str]:
@@ -97,14 +101,14 @@ class DatabaseResponses:
         await self._database.close()
 
 
-def _is_running(response_ids: list[str]) -> tuple[sa.ColumnElement[bool], ...]:
-    return _table.c.id.in_(response_ids), _table.c.lease.is_not(None)
+def _is_running(keys: list[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    return _table.c.id.in_(keys), _table.c.lease.is_not(None)
 
 
 def _columns(stored: StoredResponse) -> dict[str, object]:
     return {"response": encode(stored.response), "lease": stored.lease}
 
 
-def _key(response_id: str) -> str:
-    """Return a client's id as a key: PostgreSQL's text holds neither NUL nor lone surrogates."""
-    return response_id.encode("ascii", "replace").decode().replace("\x00", "?")
+def _storable(key: str) -> str:
+    """Return a key with a client's id as text of PostgreSQL, which holds neither NUL nor lone surrogates."""
+    return key.encode("ascii", "replace").decode().replace("\x00", "?")

@@ -94,26 +94,26 @@ class EventTail:
 
 
 class EventLogs:
-    """The logs of this process's responses in progress, and of the last 1,000 that ended, up to 64 MiB."""
+    """The logs of this process's responses in progress, by their keys, and of the last 1,000 that ended, up to 64 MiB."""
 
     def __init__(self) -> None:
         self._running: dict[str, EventLog] = {}
         self._ended: SizedCache[str, EventLog] = SizedCache(most=_MOST_LOGS, most_bytes=_MOST_LOG_BYTES)
 
-    def add(self, response_id: str) -> EventLog:
+    def add(self, key: str) -> EventLog:
         """Create the log of a new response."""
-        log = self._running[response_id] = EventLog()
+        log = self._running[key] = EventLog()
         return log
 
-    def end(self, response_id: str) -> None:
+    def end(self, key: str) -> None:
         """End the log of a response that was completed or stopped."""
-        if (log := self._running.pop(response_id, None)) is not None:
+        if (log := self._running.pop(key, None)) is not None:
             log.end()
-            self._ended.put(response_id, log, log.size)
+            self._ended.put(key, log, log.size)
 
-    def tail(self, response_id: str, starting_after: str | None) -> EventTail:
+    def tail(self, key: str, starting_after: str | None) -> EventTail:
         """Return the events after the one with this number. Raises InvalidRequestError."""
-        log = self._running.get(response_id) or self._ended.get(response_id)
+        log = self._running.get(key) or self._ended.get(key)
         if log is None:
             raise InvalidRequestError(
                 "This process has no events of the response (it was made without 'background' and 'stream', by another process, "

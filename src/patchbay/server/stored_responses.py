@@ -40,12 +40,12 @@ class TooManyResponsesError(PatchbayError):
 
 
 class ResponseStore(Protocol):
-    """A store of responses."""
+    """A store of responses, by their keys (``StoredResponse.key``)."""
 
     async def open(self) -> None:
         """Open the store. Raises ConfigurationError."""
 
-    async def get(self, response_id: str) -> StoredResponse | None:
+    async def get(self, key: str) -> StoredResponse | None:
         """Return a response, None if it is not stored."""
 
     async def put(self, stored: StoredResponse) -> None:
@@ -54,11 +54,11 @@ class ResponseStore(Protocol):
     async def settle(self, stored: StoredResponse) -> bool:
         """Replace a response in progress; return False, without a change, if it is not in progress."""
 
-    async def delete(self, response_id: str) -> bool:
+    async def delete(self, key: str) -> bool:
         """Delete a response; return False if there was none."""
 
-    async def renew(self, response_ids: Iterable[str]) -> set[str]:
-        """Extend the leases of those responses that are still in progress by ``LEASE_SECONDS``, and return their ids."""
+    async def renew(self, keys: Iterable[str]) -> set[str]:
+        """Extend the leases of those responses that are still in progress by ``LEASE_SECONDS``, and return their keys."""
 
     async def close(self) -> None:
         """Close the store."""
@@ -74,33 +74,33 @@ class MemoryResponses:
     async def open(self) -> None:
         """See ResponseStore."""
 
-    async def get(self, response_id: str) -> StoredResponse | None:
+    async def get(self, key: str) -> StoredResponse | None:
         """See ResponseStore."""
-        stored = self._responses.get(response_id)
+        stored = self._responses.get(key)
         if stored is not None and self._keep is not None and stored.response["created_at"] + self._keep < time.time():
-            self._responses.pop(response_id)
+            self._responses.pop(key)
             return None
         return stored
 
     async def put(self, stored: StoredResponse) -> None:
         """See ResponseStore."""
-        self._responses.put(stored.response["id"], stored, _size(stored))
+        self._responses.put(stored.key, stored, _size(stored))
 
     async def settle(self, stored: StoredResponse) -> bool:
         """See ResponseStore."""
-        known = self._responses.get(stored.response["id"])
+        known = self._responses.get(stored.key)
         if known is None or known.lease is None:
             return False
         await self.put(stored)
         return True
 
-    async def delete(self, response_id: str) -> bool:
+    async def delete(self, key: str) -> bool:
         """See ResponseStore."""
-        return self._responses.pop(response_id) is not None
+        return self._responses.pop(key) is not None
 
-    async def renew(self, response_ids: Iterable[str]) -> set[str]:
+    async def renew(self, keys: Iterable[str]) -> set[str]:
         """See ResponseStore."""
-        known = {each: self._responses.get(each) for each in response_ids}
+        known = {each: self._responses.get(each) for each in keys}
         running = {each: stored for each, stored in known.items() if stored is not None and stored.lease is not None}
         for stored in running.values():
             await self.put(replace(stored, lease=time.time() + LEASE_SECONDS))
@@ -166,39 +166,38 @@ class BackgroundResponses:
     ) -> dict[str, Any]:
         """Store a response as queued, start ``make``, and return the response object. Raises TooManyResponsesError.
 
-        ``ended`` is called with its id once its end is stored.
+        ``ended`` is called with its key once its end is stored.
         """
         if len(self._tasks) >= MAX_RUNNING:
             raise TooManyResponsesError(f"{MAX_RUNNING} responses are being made in the background already. Try again later.")
         queued = replace(stored, response={**stored.response, "status": "queued"}, lease=time.time() + LEASE_SECONDS)
-        response_id: str = queued.response["id"]
+        key = queued.key
         await self._store.put(queued)
-        task = self._tasks[response_id] = asyncio.create_task(self._make(queued, make))
-        task.add_done_callback(lambda _: self._tasks.pop(response_id, None))
-        task.add_done_callback(lambda _: ended(response_id))
+        task = self._tasks[key] = asyncio.create_task(self._make(queued, make))
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: ended(key))
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew())
         return queued.response
 
-    async def get(self, response_id: str) -> StoredResponse | None:
+    async def get(self, key: str) -> StoredResponse | None:
         """Return a response; one with an expired lease has failed."""
-        stored = await self._store.get(response_id)
+        stored = await self._store.get(key)
         if stored is None or stored.lease is None or stored.lease > time.time():
             return stored
         await self._store.settle(failed(stored, "server_error", _STOPPED))
-        return await self._store.get(response_id)
+        return await self._store.get(key)
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
         """Cancel a response, whichever server makes it, and return its final state."""
-        response_id: str = stored.response["id"]
         await self._store.settle(_ended(stored, "cancelled"))
-        self._stop(response_id)
-        return await self._store.get(response_id)
+        self._stop(stored.key)
+        return await self._store.get(stored.key)
 
-    async def delete(self, response_id: str) -> bool:
+    async def delete(self, key: str) -> bool:
         """Delete a response, and stop making it."""
-        deleted = await self._store.delete(response_id)
-        self._stop(response_id)
+        deleted = await self._store.delete(key)
+        self._stop(key)
         return deleted
 
     async def close(self) -> None:
@@ -210,8 +209,8 @@ class BackgroundResponses:
             await asyncio.wait(tasks, timeout=_CLOSING)
         await self._store.close()
 
-    def _stop(self, response_id: str) -> None:
-        if (task := self._tasks.get(response_id)) is not None:
+    def _stop(self, key: str) -> None:
+        if (task := self._tasks.get(key)) is not None:
             task.cancel()
 
     async def _make(self, queued: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
@@ -243,8 +242,8 @@ class BackgroundResponses:
             except Exception:
                 _logger.exception("The responses in the background could not be renewed")
                 continue
-            for response_id in set(ours) - still:
-                self._stop(response_id)
+            for key in set(ours) - still:
+                self._stop(key)
 
 
 def failed(stored: StoredResponse, code: str, message: str) -> StoredResponse:
