@@ -86,6 +86,25 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
         assert ["sunny"] * len(ERAS) == [run(call(era)) for era in ERAS]
 
 
+def test_a_stream_cannot_be_resumed() -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    with serving() as child:
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(child), timeout=BOUND)
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        connection.request("POST", "/mcp", json.dumps(body), {"content-type": "application/json", "accept": BOTH})
+        answer = connection.getresponse()
+        answer.read()
+        session = {"mcp-session-id": str(answer.headers["mcp-session-id"]), "accept": "text/event-stream"}
+        for more in ({}, {"mcp-session-id": "unknown"}):
+            connection.request("GET", "/mcp", headers={**session, **more, "last-event-id": "5"})
+            answer = connection.getresponse()
+            error = json.loads(answer.read())
+            assert (405, "no_resumption", "DELETE, GET, POST") == (answer.status, error["error_code"], answer.headers["allow"])
+        connection.request("GET", "/mcp", headers=session)
+        assert 200 == connection.getresponse().status
+        connection.close()
+
+
 def test_server_without_the_sdk_names_what_to_install() -> None:
     hidden = "import sys; sys.modules['mcp'] = sys.modules['mcp_types'] = None; from patchbay.cli import main; main()"
     with children.listening([sys.executable, "-c", hidden, *SERVE], name="patchbay serve", timeout=BOUND) as child:

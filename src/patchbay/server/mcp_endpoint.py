@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/mcp"
 
+_NO_RESUMPTION: Final = "Events are not stored, so a stream cannot be resumed: open a new one, without Last-Event-ID."
 _NOT_INSTALLED: Final = "MCP needs the official SDK on the server: pip install 'patchbay[mcp]', and start it again."
 
 
@@ -54,7 +55,10 @@ class McpEndpoint:
         try:
             if self._settings.token is not None and not scope[TRUSTED]:
                 raise unauthorized("an MCP client must send the token")
-            session = _session_of(headers_of(scope))
+            headers = headers_of(scope)
+            session = _session_of(headers)
+            if scope["method"] == "GET" and any(headers.get(b"last-event-id", ())):  # the SDK sends no response then
+                raise Rejected(405, "no_resumption", _NO_RESUMPTION, headers=((b"allow", b"DELETE, GET, POST"),))
             sessions = await self._sessions_of(self._role_of(scope))
         except PatchbayError as error:
             await reject(scope, send, error)
