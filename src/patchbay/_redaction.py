@@ -12,33 +12,37 @@ _PLACEHOLDERS = frozenset(
     {"ollama", "empty", "none", "null", "dummy", "test", "local", "vllm", "lm-studio", "not-needed", "no-key", "key"}
 )
 _MIN_SECRET_CHARS = 4
+_MIN_PROTECTED_CHARS = 8
 # A word of prose has none of these: a digit, a capital behind a small letter, or a plus, slash or dot between letters, "==".
 _BEARER = re.compile(
     rb"(?:(?<=[Bb]earer )|(?<=BEARER ))(?=[^\s\"',]*?(?:[0-9]|[a-z][A-Z]|[A-Za-z][+/~.][A-Za-z]|==))[A-Za-z0-9._~+/=-]{8,}"
 )
 _SECRET_NAME = re.compile(r"auth(?!or(?!iz))|cookie|key|token|secret|pass|pwd|credential|(?:^|[-_])(?:pat|pin|dsn)$")
 _PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#:@]*:([^/?#@]+)@")
+_URL_PASSWORD = re.compile(rb"(:(?:\\?/){2}[^\s/:@\"'<>]{0,256}:)(?!\*+@)[^\s/\"'<>\\]{1,256}(?=@)")
 _SK = re.compile(rb"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}")
 
 
 class Redactor:
-    """Replaces the given secrets, and everything that looks like a key (``Bearer …``, ``sk-…``), by ``[redacted]``.
+    """Replaces secrets by ``[redacted]``: those given, those that this process protects, and what looks like one.
 
-    It works on bytes, so that a body without secrets stays as it is. Prose such as "token: 5000" is kept.
+    That is ``Bearer …``, ``sk-…`` and the password in a URL. It works on bytes, so that a body without secrets stays as it is.
+    Prose such as "token: 5000" is kept.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = set()
-        for secret in secrets:
-            if len(secret) >= _MIN_SECRET_CHARS and secret.lower() not in _PLACEHOLDERS:
-                forms.add(secret.encode())
-                forms.add(json.dumps(secret)[1:-1].encode())  # as escaped in a JSON string
-                forms.add(secret.replace("/", "\\/").encode())  # and as PHP escapes it
-        self._secrets = sorted(forms, key=len, reverse=True)
+        self._given = tuple(secrets)
+        self._forms: list[bytes] | None = None  # for most requests never needed
+
+    def including(self, secrets: Iterable[str]) -> Redactor:
+        """Return one that replaces these secrets as well."""
+        return Redactor((*self._given, *secrets))
 
     def __call__(self, data: bytes) -> bytes:
         """Return ``data`` without secrets."""
-        for secret in self._secrets:
+        if self._forms is None:
+            self._forms = _forms_of(self._given, _MIN_SECRET_CHARS)
+        for secret in sorted((*self._forms, *_protected), key=len, reverse=True):
             if secret in data:
                 data = data.replace(secret, REDACTED)
         # The plain searches first: they cost a hundredth of the patterns on a body of megabytes.
@@ -46,11 +50,32 @@ class Redactor:
             data = _SK.sub(REDACTED, data)
         if b"earer " in data or b"EARER " in data:
             data = _BEARER.sub(REDACTED, data)
+        if b"@" in data and (b"://" in data or b":\\/\\/" in data):
+            data = _URL_PASSWORD.sub(rb"\1" + REDACTED, data)
         return data
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         return self(text.encode("utf-8", "replace")).decode()
+
+
+_protected: list[bytes] = []
+
+
+def protect(*secrets: str | None) -> None:
+    """Have every Redactor of this process replace these secrets, from now on. Short ones may be words, and are left out."""
+    _protected.extend(set(_forms_of(filter(None, secrets), _MIN_PROTECTED_CHARS)) - {*_protected})
+
+
+def _forms_of(secrets: Iterable[str], least: int) -> list[bytes]:
+    """Return the spellings of secrets of at least so many characters."""
+    forms: set[bytes] = set()
+    for secret in secrets:
+        if len(secret) >= least and secret.lower() not in _PLACEHOLDERS:
+            forms.add(secret.encode("utf-8", "surrogatepass"))
+            forms.add(json.dumps(secret)[1:-1].encode())  # as escaped in a JSON string
+            forms.add(secret.replace("/", "\\/").encode("utf-8", "surrogatepass"))  # and as PHP escapes it
+    return [*forms]
 
 
 def secret_values(values: Mapping[str, str]) -> list[str]:
@@ -65,3 +90,8 @@ def secret_values(values: Mapping[str, str]) -> list[str]:
         if found := _PASSWORD.match(value):
             secrets += [value, found[1]]
     return secrets
+
+
+def values_of_environment(env: Mapping[str, str]) -> list[str]:
+    """Return what is hidden in the output of a process that gets ``env``: all values but short ones, which may be words."""
+    return [*secret_values(env), *(value for value in env.values() if len(value) >= _MIN_PROTECTED_CHARS)]

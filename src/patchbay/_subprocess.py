@@ -7,14 +7,27 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
+
+BASE_ENVIRONMENT: Final = (
+    "HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "PATH", "PYTHON*", "SHELL", "SSL_CERT_*", "TERM", "TMPDIR", "TZ", "USER",
+    "VIRTUAL_ENV", "XDG_*",
+)  # fmt: skip
+"""The variables that hooks, plugins and MCP servers inherit, by name or pattern: none of them holds a secret."""
+
+
+def inherited(patterns: Iterable[str] = BASE_ENVIRONMENT) -> dict[str, str]:
+    """Return the variables of this process that a child inherits."""
+    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)}
+
 
 HEAD: Final = 4096
 """Bytes kept of a line that is too long."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from patchbay._redaction import protect
 from patchbay.errors import ConfigurationError
 from patchbay.tools.threads import run_in_thread
 
@@ -80,6 +81,7 @@ class Database:
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
         self.url, self.display_url = _read_url(url)
+        protect(None if self.url.password is None else str(self.url.password))
         self._metadata, self._name, self._version = metadata, name, version
         self._guard = threading.Lock()
         self._open: _Open | None = None

@@ -169,12 +169,14 @@ async def test_its_folder_and_its_environment_are_as_they_should_be(tmp_path, mo
     )
     (decision,) = await ask_hook(command, CALLED, folder=tmp_path, env={"MINE": "1", "LC_PAPER": "letter"})
     folder, environment = json.loads(decision.result["for_llm"])
-    assert (str(tmp_path), "x", "1", "letter") == (
+    assert (str(tmp_path), None, "1", "letter") == (
         folder,
-        environment["SECRET_KEY"],
+        environment.get("SECRET_KEY"),
         environment["MINE"],
         environment["LC_PAPER"],
     )
+    (decision,) = await ask_hook(command, CALLED, inherit=("*",))
+    assert "x" == json.loads(decision.result["for_llm"])[1]["SECRET_KEY"]
     (decision,) = await ask_hook(command, CALLED, env={"MINE": "1"}, inherit=("PATH", "LC_*"))
     environment = json.loads(decision.result["for_llm"])[1]
     assert ("SECRET_KEY" not in environment, "a4", "1") == (True, environment["LC_PAPER"], environment["MINE"])

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, PatchbayError
 
+_EXAMPLE: Final = "http://127.0.0.1:48911"
 SECONDS: Final = 15.0
 STREAM_SECONDS: Final = 60.0
 """Read timeout of a stream; the server sends comments more often."""
@@ -50,7 +52,9 @@ class ServerClient:
         except ValueError:
             is_address = False
         if not is_address:
-            raise ConfigurationError(f"Invalid server URL {url!r}: use a base URL such as http://127.0.0.1:48911.")
+            raise ConfigurationError(f"Invalid server URL {Redactor().text(url)!r}: use a base URL such as {_EXAMPLE}.")
+        if parts.username is not None:
+            raise ConfigurationError(f"The server URL has no user and no password: use {_EXAMPLE} and --token-file.")
         self.url = url.rstrip("/")
         self._token: str | None = None
         if token_file is not None:

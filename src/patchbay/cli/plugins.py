@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,15 @@ def run(
         ),
     ] = False,
     token_file: TokenFile = None,
+    env: Annotated[
+        list[str],
+        typer.Option(
+            "--env",
+            metavar="NAME[=VALUE]",
+            help="Variable of the plugins' environment; without a value that of this shell. They inherit PATH, HOME and a few "
+            "others, and no keys.",
+        ),
+    ] = [],  # noqa: B006
     drain_timeout: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", envvar="PATCHBAY_DRAIN_TIMEOUT", help="Time for running calls to finish."),
@@ -85,7 +95,9 @@ def run(
     specs, folder = _find_plugins(target)
     token = _token_reader(token_file)
     token()  # errors are reported before anything runs
-    _run_host(specs, folder, port, server=server, policy=HostPolicy(drain=drain_timeout), token=token, watch=watch)
+    _run_host(
+        specs, folder, port, server=server, policy=HostPolicy(drain=drain_timeout), token=token, watch=watch, env=_variables(env)
+    )
 
 
 def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, server: str, watch: bool, **options: Any) -> None:
@@ -322,6 +334,16 @@ def _find_plugins(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
     if not found.specs and found.problems:
         raise ConfigurationError(f"no plugin of {target} is valid.")
     return found.specs, folder
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    """Return the variables of ``--env``. Raises ConfigurationError for one that is not set here."""
+    variables: dict[str, str] = {}
+    for name, equals, value in (each.partition("=") for each in given):
+        if not name or (not equals and name not in os.environ):
+            raise ConfigurationError(f"--env {name}: the variable is not set: set it, or use NAME=VALUE.")
+        variables[name] = value if equals else os.environ[name]
+    return variables
 
 
 def _token_reader(path: Path | None) -> Callable[[], str | None]:

@@ -13,6 +13,7 @@ import threading
 from datetime import datetime
 from typing import Any, Final, NoReturn, TextIO
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError
 
 USAGE_ERROR: Final = 2
@@ -49,7 +50,7 @@ _FLUSH_SECONDS: Final = 2.0
 
 def fail(message: str, status: int) -> NoReturn:
     """Print an error on one line of stderr and exit."""
-    print(f"patchbay: {' '.join(message.split())}", file=sys.stderr)
+    print(f"patchbay: {Redactor().text(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)
 
 

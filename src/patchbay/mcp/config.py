@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from patchbay._config import Table, read_config, wrong
-from patchbay._redaction import Redactor, secret_values
+from patchbay._redaction import Redactor, secret_values, values_of_environment
+from patchbay._subprocess import inherited
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.files import write_private
 from patchbay.tools.tool import checked_timeout
@@ -37,7 +38,6 @@ _TRANSPORTS: Final[Mapping[str, Transport]] = {
 }
 _MAX_NAME: Final = 64
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_*", "TZ", "TMPDIR", "XDG_*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +108,14 @@ class McpServer:
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
     @property
+    def secrets(self) -> list[str]:
+        """The secrets in ``env`` and ``headers``, by their names, and that of its login."""
+        return [*secret_values(self.env), *secret_values(self.headers), self.client_secret]
+
+    @property
     def redact(self) -> Redactor:
-        """Replaces its secrets in texts: those of ``env`` and ``headers``, by their names, and that of its login."""
-        return Redactor([*secret_values(self.env), *secret_values(self.headers), self.client_secret])
+        """Replaces its secrets and other values of ``env`` in what it says."""
+        return Redactor([*self.secrets, *values_of_environment(self.env)])
 
     def offers(self, tool: str) -> bool:
         """Whether its tool of this name passes the filters."""
@@ -145,10 +150,7 @@ class McpServer:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of its process: ``env``, and the variables of ours that hold no secrets."""
-        inherited = {
-            name: value for name, value in os.environ.items() if any(fnmatchcase(name, pattern) for pattern in _INHERITED)
-        }
-        return {**inherited, **self.env}
+        return {**inherited(), **self.env}
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in ``mcpServers``, without what has its default."""

@@ -20,6 +20,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from patchbay._ratelimit import LogRateLimiter
+from patchbay._redaction import protect
 from patchbay._subprocess import backoff
 from patchbay._text import escape_controls, one_line
 from patchbay.errors import PatchbayError
@@ -283,6 +284,7 @@ class Connection:
 
     def _connect(self, starting: asyncio.Timeout) -> AbstractAsyncContextManager[Client]:
         server = self.server.expanded()
+        protect(*server.secrets)
         self._redact = server.redact
         self._starting = starting
         self._ended = self._relist = False

@@ -22,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConcurrencyError, ConnectionClosed, InvalidProxy, InvalidStatus, WebSocketException
 from websockets.protocol import State
 
+from patchbay._redaction import Redactor, protect
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
 from patchbay.loopback import is_this_machine
 from patchbay.realtime.config import RealtimeSettings
@@ -97,6 +98,7 @@ class Connection:
     @classmethod
     async def open(cls, url: str, headers: Mapping[str, str], *, seconds: float, max_frame: int, secret: str = "") -> Connection:
         """Open a WebSocket within ``seconds``. Raises UpstreamError (with ``upstream_status``) or UpstreamTimeoutError."""
+        protect(secret)
         place = urlsplit(url)
         server = place.netloc.rpartition("@")[2]  # without user and password
         where = f"{place.scheme}://{server}{place.path}"
@@ -304,7 +306,7 @@ def _bypasses_proxy(host: str) -> bool:
 
 def redact(secret: str, text: str) -> str:
     """Replace the key in a server's message."""
-    return text.replace(secret, "[redacted]") if len(secret) >= 8 else text
+    return Redactor([secret]).text(text)
 
 
 _MAX_EARLY_EVENTS: Final = 256

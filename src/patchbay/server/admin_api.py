@@ -22,6 +22,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
 
+from patchbay._redaction import Redactor
 from patchbay.approvals import ApprovalRequest, ApprovalService
 from patchbay.approvals.service import MAX_BY, MAX_REASON
 from patchbay.audit import AuditEntry, AuditLog, AuditQuery
@@ -102,7 +103,7 @@ def _admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any)
 
 def _error_response(error: PatchbayError, **more: Any) -> Response:
     headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}.get(error.status)
-    body = {"ok": False, "detail": well_formed(str(error)), "error_code": error.code, **more}
+    body = {"ok": False, "detail": well_formed(Redactor().text(str(error))), "error_code": error.code, **more}
     return _json_response(body, error.status, headers)
 
 

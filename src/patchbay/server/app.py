@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import FastAPI
 
 import patchbay
+from patchbay._redaction import protect
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer, checked
 from patchbay.mcp.host import McpHost
@@ -184,6 +185,7 @@ def create_tools_app(
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings or ToolsSettings()
     governance = renamed_oversight(governance, oversight) or Governance()
+    protect(settings.token)
     dispatcher = CallbackDispatcher(settings)
     health = dispatcher.health
     reserved = RESERVED if settings.token is not None else (MCP_SOURCES,)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from patchbay._redaction import Redactor
 from patchbay.errors import PatchbayError
 from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import encode_event
@@ -34,6 +35,7 @@ MAX_EVENT_CHARS: Final = 256 * 1024
 LINGER_SECONDS: Final = 60.0
 """Seconds without readers after which nothing is buffered."""
 
+_redact: Final = Redactor()
 _CUT: Final = "..."
 _MAX_CUT_CHARS: Final = 16 * 1024
 
@@ -213,7 +215,10 @@ class EventStream:
 
 
 def encoded(event: Event) -> bytes:
-    """Return an event's envelope as ASCII JSON. Members of its payload that are too long, or not JSON, are cut: ``attrs.cut``."""
+    """Return an event's envelope as ASCII JSON, without secrets.
+
+    Members of its payload that are too long, or not JSON, are cut: ``attrs.cut``.
+    """
     envelope = encode_event(event)
     if (text := _json(envelope, MAX_EVENT_CHARS)) is None:
         left = MAX_EVENT_CHARS
@@ -225,7 +230,7 @@ def encoded(event: Event) -> bytes:
             payload[name] = value
             left = max(0, left - len(member))
         text = json.dumps({**envelope, "payload": payload, "attrs": {**envelope.get("attrs", {}), "cut": True}}, default=str)
-    return text.encode()
+    return _redact(text.encode())
 
 
 def _json(value: Any, limit: int) -> str | None:

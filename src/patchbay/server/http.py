@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
@@ -40,6 +40,7 @@ _NOT_UP = _HOP | {
 _NOT_UP_PREFIXES = (b"x-forwarded-", b"sec-", b"access-control-", b"cf-", b"x-amzn-", b"x-envoy-")
 KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
 """The headers that hold a client's key."""
+_MIN_KEY_CHARS = 8
 _NOT_DOWN = _HOP | {
     b"set-cookie", b"set-cookie2", b"date", b"server", b"alt-svc", b"strict-transport-security", b"clear-site-data", b"nel",
     b"report-to", b"content-security-policy", b"www-authenticate", b"http2-settings",
@@ -74,6 +75,15 @@ def _down(name: bytes) -> bytes | None:
 def _chat_down(name: bytes) -> bytes | None:
     name = name.lower()
     return name if name in _CHAT_DOWN or name.startswith(_CHAT_DOWN_PREFIXES) else None
+
+
+def keys_of(scope: Mapping[str, Any]) -> list[str]:
+    """Return the keys in a request's headers and query, to hide them in errors; not those that may be words ("dummy")."""
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name in KEY_HEADERS]
+    if b"key=" in (query := scope.get("query_string", b"")):
+        values += parse_qs(query.decode("latin-1")).get("key", ())
+    keys = (value.strip().rpartition(" ")[2] for value in values)
+    return [key for key in keys if len(key) >= _MIN_KEY_CHARS and not key.isalpha()]
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
@@ -325,11 +335,12 @@ class ResponseWriter:
     A stream may have to start before the upstream has answered (the heartbeat), so the first writer starts it.
     """
 
-    __slots__ = ("_common", "_send", "before_end", "finished", "keep_alive", "pausable", "started", "status")
+    __slots__ = ("_common", "_redact", "_send", "before_end", "finished", "keep_alive", "pausable", "started", "status")
 
-    def __init__(self, send: Send, common: Headers) -> None:
+    def __init__(self, send: Send, common: Headers, redact: Callable[[bytes], bytes] = bytes) -> None:
         self._send = send
         self._common = common
+        self._redact = redact
         self.started = False
         self.finished = False
         self.status = 0
@@ -341,7 +352,8 @@ class ResponseWriter:
         """The bytes that an idle stream gets."""
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the head."""
+        """Send the head, without secrets that the upstream repeats in it."""
+        headers = [(name, self._redact(value)) for name, value in headers]
         self.started = True
         self.status = status
         await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
@@ -361,7 +373,7 @@ class ResponseWriter:
         """Send a complete response."""
         if self.before_end is not None:
             await self._before_end()
-        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        headers = [*((name, self._redact(value)) for name, value in headers), (b"content-length", b"%d" % len(body))]
         if write_whole(self._send, status, self._common + headers, body):
             self.started = self.finished = True
             self.status = status

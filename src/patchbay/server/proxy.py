@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from patchbay._redaction import Redactor, secret_values
+from patchbay._redaction import Redactor, protect, secret_values
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.frontends import Frontend
 from patchbay.models.encoder import AnswerEncoder
@@ -52,6 +52,7 @@ from patchbay.server.http import (
     find_tail,
     is_chat,
     is_token,
+    keys_of,
     own_path,
     read_body,
     stream_body,
@@ -128,6 +129,7 @@ class _RequestState:
     scope: Any
     path: str
     reply: ResponseWriter
+    redact: Redactor
     id: str = ""
     frontend: Frontend | None = None
     exchange: Exchange[bytes] | ToolChatTurn | None = None
@@ -154,7 +156,9 @@ class ProxyApp:
         self._tools = tools
         self._upstream = Upstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
-        self._redact = Redactor([*secrets, *secret_values(settings.upstream_headers)])
+        secrets += secret_values(settings.upstream_headers)
+        protect(*secrets)
+        self._redact = Redactor(secrets)
         self._frontends = Frontends(settings, self._redact.text)
         self._tails = frozenset({CHAT, *self._frontends.tails})
         self._request_log: RequestLog | None = None
@@ -181,7 +185,7 @@ class ProxyApp:
         if self._tools is not None and kind != "lifespan":
             scope = {**self._tools.read_headers(scope), SENT: scope}
         if kind == "http":
-            await self._serve(scope, receive, ResponseWriter(send, self._common))
+            await self._serve(scope, receive, send, self._common)
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         elif kind == "websocket":
@@ -221,16 +225,18 @@ class ProxyApp:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _serve(self, scope: Any, receive: Receive, reply: ResponseWriter) -> None:
+    async def _serve(self, scope: Any, receive: Receive, send: Send, common: Headers) -> None:
         """Answer one request, with an error where that fails."""
-        state = _RequestState(scope, own_path(scope), reply)
+        redact = self._redact.including(keys_of(scope))
+        reply = ResponseWriter(send, common, redact)
+        state = _RequestState(scope, own_path(scope), reply, redact)
         try:
             await self._answer(state, receive)
         except ClientDisconnect as error:
             self._log_failure(state, error)
         except PatchbayError as error:
             self._log_failure(state, error)
-            log_error_response(state.scope, error.status, self._redact.text(f"{error.code}: {error}"))
+            log_error_response(state.scope, error.status, redact.text(f"{error.code}: {error}"))
             await self._send_error(state, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
@@ -319,7 +325,7 @@ class ProxyApp:
                     watch,
                     self._upstream,
                     settings,
-                    self._redact,
+                    state.redact,
                     self._request_log,
                 )
             )
@@ -343,7 +349,7 @@ class ProxyApp:
 
     async def _serve_message(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer a request that came as a WebSocket message."""
-        await self._serve(scope, receive, ResponseWriter(send, []))
+        await self._serve(scope, receive, send, [])
 
     async def _send_stored(self, stored: bytes | EventTail, receive: Receive, reply: ResponseWriter) -> None:
         """Send a response as JSON, or its events as they come."""
@@ -375,7 +381,8 @@ class ProxyApp:
         async def receive() -> Any:
             await gone.wait()
 
-        state = _RequestState(scope, "", ResponseWriter(send, []), request_id)
+        redact = self._redact.including(keys_of(scope))
+        state = _RequestState(scope, "", ResponseWriter(send, []), redact, request_id)
         await self._run(state, receive, self._begin(state, body, encoder))
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
@@ -448,11 +455,11 @@ class ProxyApp:
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
             frontend = state.frontend or self._frontends.owner(state.path)
             body = error_body(error) if frontend is None else frontend.error_body(error)
-            await reply.whole(error.status, headers, self._redact(body))
+            await reply.whole(error.status, headers, state.redact(body))
         elif reply.finished:
             return
         elif exchange is not None and state.takes_events:
-            await reply.finish(self._redact(exchange.error_event(error)))
+            await reply.finish(state.redact(exchange.error_event(error)))
         else:
             # The server closes the connection, so that no client takes the body for complete.
             raise TruncatedResponseError(str(error)) from error
@@ -460,10 +467,10 @@ class ProxyApp:
     def _log_request(self, state: _RequestState, **seen: Any) -> None:
         if self._request_log is not None:
             method = state.scope["method"]
-            self._request_log.record("client_request", state.id, method=method, path=state.path, **seen)
+            self._request_log.record("client_request", state.id, redact=state.redact, method=method, path=state.path, **seen)
 
     def _log_failure(self, state: _RequestState, error: PatchbayError) -> None:
         if self._request_log is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"
-        self._request_log.record(event, state.id, status=error.status, code=error.code, message=str(error))
+        self._request_log.record(event, state.id, redact=state.redact, status=error.status, code=error.code, message=str(error))

@@ -162,11 +162,12 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
     @router.get("", response_model=Listing, operation_id="list_tools", summary="List the tools", **listed)
     async def list_tools(request: Request) -> Response:
         role = request.query_params.get("role") or None
-        etag = f'"{service.etag(role)}"'
+        trusted = _is_trusted(request)
+        etag = f'"{service.etag(role, trusted=trusted)}"'
         headers = {"etag": etag, "cache-control": "no-cache"}
         if _is_among(etag, request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers=headers)
-        return Response(service.listing(role), media_type="application/json", headers=headers)
+        return Response(service.listing(role, trusted=trusted), media_type="application/json", headers=headers)
 
     return router
 

@@ -205,7 +205,7 @@ class ListedTool(BaseModel):
     name: str
     description: str
     source: str
-    callback_url: str | None
+    callback_url: str | None = Field(description="With its query only for callers that send the token.")
     is_remote: bool
     parameters: dict[str, Any]
     timeout_seconds: float | None

@@ -100,21 +100,27 @@ class RegistryService:
         change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
 
-    def etag(self, role: str | None) -> str:
+    def etag(self, role: str | None, *, trusted: bool = False) -> str:
         """Return the tag of a listing, which changes with every change and every start."""
-        about = _digest(role) if role else "all"
+        about = f"{_digest(role) if role else 'all'}{'.trusted' if trusted else ''}"
         behind = self._pending_roles()
         return f"{self.instance_id}.{self.registry.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
 
-    def listing(self, role: str | None) -> bytes:
-        """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError."""
-        etag = self.etag(role)  # before the tools: newer ones under an older tag are only sent once more
+    def listing(self, role: str | None, *, trusted: bool = False) -> bytes:
+        """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError.
+
+        Only trusted callers see the queries of callback URLs, which may hold keys.
+        """
+        etag = self.etag(role, trusted=trusted)  # before the tools: newer ones under an older tag are only sent once more
         answer = self._answer(ok=True)
         snapshots = self.registry.snapshots(role)
         return msgspec.json.encode(
             {
                 **answer,
-                "tools_by_role": {name: [dict(tool) for tool in each.listing] for name, each in snapshots.items()},
+                "tools_by_role": {
+                    name: [dict(tool) if trusted else _without_query(tool) for tool in each.listing]
+                    for name, each in snapshots.items()
+                },
                 "pending_roles": self._pending_roles(),
                 "etag": etag,
                 "etags_by_role": {name: each.etag for name, each in snapshots.items()},
@@ -236,6 +242,11 @@ class RegistryService:
         answer = self._answer(ok=not failure, name=call.name, role=role, call_id=call.id, is_error=bool(failure))
         answer |= {"output": _json_output(output, content), "content": content, "seconds": round(seconds, 6)}
         return {**answer, **failure}
+
+
+def _without_query(tool: Mapping[str, Any]) -> Body:
+    url: str | None = tool["callback_url"]
+    return {**tool, "callback_url": url and url.partition("?")[0]}
 
 
 def _digest(*texts: str) -> str:

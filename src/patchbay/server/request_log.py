@@ -35,7 +35,7 @@ _BATCH = 256
 _MODE = 0o600
 _proxy_logger = logging.getLogger("patchbay.proxy")
 
-_Entry = tuple[float, str, str, dict[str, Any]]
+_Entry = tuple[float, str, str, Redactor, dict[str, Any]]
 
 
 class BodyCapture:
@@ -90,8 +90,11 @@ class RequestLog:
         except OSError as error:
             raise ConfigurationError(f"the log file {str(self._path)!r} cannot be written: {error.strerror}.") from None
 
-    def record(self, event: str, request: str, **fields: Any) -> None:
-        """Queue an entry; never blocks. Bytes are bodies, and embedded as JSON where they are JSON."""
+    def record(self, event: str, request: str, *, redact: Redactor | None = None, **fields: Any) -> None:
+        """Queue an entry; never blocks. Bytes are bodies, and embedded as JSON where they are JSON.
+
+        ``redact`` knows the secrets of the request, too.
+        """
         size = _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
         if self._queued - self._taken + size > _QUEUE_LIMIT:
             self._dropped += 1
@@ -100,7 +103,7 @@ class RequestLog:
             self._thread = threading.Thread(target=self._run, name="patchbay-request-log", daemon=True)
             self._thread.start()
         self._queued += size
-        self._queue.put((time.time(), event, request, fields))
+        self._queue.put((time.time(), event, request, redact or self._redact, fields))
 
     def close(self, limit: float = 5.0) -> None:
         """Write what is queued, for at most ``limit`` seconds, and end the thread."""
@@ -124,7 +127,7 @@ class RequestLog:
             lines = [self._line(entry) for entry in batch if entry is not None]
             dropped = self._dropped
             if dropped > self._reported:
-                lines.append(self._line((time.time(), "dropped", "", {"entries": dropped - self._reported})))
+                lines.append(self._line((time.time(), "dropped", "", self._redact, {"entries": dropped - self._reported})))
                 self._reported = dropped
             try:
                 self._write(lines)
@@ -133,21 +136,21 @@ class RequestLog:
                 _proxy_logger.warning("The log file %s cannot be written: %s", self._path, error)
 
     def _line(self, entry: _Entry) -> bytes:
-        moment, event, request, fields = entry
+        moment, event, request, redact, fields = entry
         self._taken += _OVERHEAD + sum(len(value) for value in fields.values() if isinstance(value, bytes | str))
         members: dict[str, Any] = {"time": datetime.fromtimestamp(moment, UTC).isoformat(), "event": event}
         if request:
             members["request"] = request
         for name, value in fields.items():
             if isinstance(value, bytes):
-                members[name] = _embed(self._redact(value))
+                members[name] = _embed(redact(value))
             elif isinstance(value, str):
-                members[name] = self._redact.text(value)
+                members[name] = redact.text(value)
             else:
                 members[name] = value
         line = msgspec.json.encode(members) + b"\n"
         if len(line) > self._half:
-            return self._line((moment, event, request, {"omitted": len(line)}))
+            return self._line((moment, event, request, redact, {"omitted": len(line)}))
         return line
 
     def _write(self, lines: list[bytes]) -> None:

@@ -15,11 +15,13 @@ from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.schema.arguments import finite_float, refuse_constant
 from patchbay.server.request_log import log_error_response
 from patchbay.tools import well_formed
 
+_redact: Final = Redactor().text
 _MAX_CHARS: Final = 200
 _OPENAI_PATHS: Final = ("/chat/completions", "/responses", "/messages", "/models")
 _UNREADABLE: Final = "There was an error parsing the body"
@@ -94,7 +96,7 @@ async def _respond_to(request: Request, error: Exception) -> Response:
         response = _respond_to_http(request, error)
     else:
         assert isinstance(error, DBAPIError)
-        why = f"The database cannot be used now: {' '.join(str(error.orig).split())[:_MAX_CHARS]}"
+        why = f"The database cannot be used now: {_redact(' '.join(str(error.orig).split()))[:_MAX_CHARS]}"
         response = json_response(
             {"ok": False, "detail": why, "error_code": "database_unavailable"}, 503, headers={"retry-after": "5"}
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from patchbay._flags import flag
+from patchbay._redaction import Redactor, protect
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
 
@@ -243,16 +244,17 @@ class ProxySettings(AccessSettings):
 def check_upstream(url: str) -> str:
     """Return the base URL without trailing slashes. Raises ConfigurationError."""
     url = url.strip()
+    shown = Redactor().text(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except ValueError as error:
-        raise ConfigurationError(f"the upstream {url!r} is not a URL: {error}.") from None
+        raise ConfigurationError(f"the upstream {shown!r} is not a URL: {Redactor().text(str(error))}.") from None
     if parts.scheme not in ("http", "https"):
-        raise ConfigurationError(f"the upstream {url!r} must begin with http:// or https://.")
+        raise ConfigurationError(f"the upstream {shown!r} must begin with http:// or https://.")
     if not host or port == 0 or any(char.isspace() or ord(char) < 32 for char in url):
-        raise ConfigurationError(f"the upstream {url!r} names no usable host.")
+        raise ConfigurationError(f"the upstream {shown!r} names no usable host.")
     if parts.username is not None or parts.password is not None:
         # Not echoed: it holds a password.
         raise ConfigurationError("the upstream must not hold a user or password: give its key as the upstream key.")
@@ -302,6 +304,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
         raise ConfigurationError(f"the token file {path} cannot be read: {reason}.") from None
     if not token:
         raise ConfigurationError(f"the token file {path} is empty.")
+    protect(token)
     return token
 
 

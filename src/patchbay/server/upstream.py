@@ -127,7 +127,7 @@ class ProxyRequest:
     def log(self, event: str, **fields: Any) -> None:
         """Write a line of the request log, if there is one."""
         if self.request_log is not None:
-            self.request_log.record(event, self.id, **fields)
+            self.request_log.record(event, self.id, redact=self.redact, **fields)
 
     async def read(self, answer: Response, limit: int) -> bytes:
         """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""

@@ -7,16 +7,24 @@ and later call fails at once.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from patchbay._subprocess import ChildProcess, LineReader, Overlong, PendingRequests, backoff, describe_exit
+from patchbay._redaction import Redactor, protect, secret_values, values_of_environment
+from patchbay._subprocess import (
+    BASE_ENVIRONMENT,
+    ChildProcess,
+    LineReader,
+    Overlong,
+    PendingRequests,
+    backoff,
+    describe_exit,
+    inherited,
+)
 from patchbay._text import escape_controls
 from patchbay.errors import PatchbayError
 from patchbay.hooks.process.protocol import METHODS_OF, MODES
@@ -82,8 +90,8 @@ class ProcessLimits:
 class ProcessSpec:
     """A hook in another process.
 
-    ``command`` is its argv, ``folder`` its working directory. ``env`` is added to our environment, of which it inherits
-    everything or only the variables in ``inherit`` (names or patterns as ``LC_*``). ``modes`` are of MODES; ``kinds`` are the
+    ``command`` is its argv, ``folder`` its working directory. ``env`` is added to the variables of ours that it inherits: those
+    in ``inherit`` (names or patterns as ``LC_*``), None for BASE_ENVIRONMENT. ``modes`` are of MODES; ``kinds`` are the
     events that it observes (None: all). With ``fail_closed`` its failures deny (``HookManager.mount``), and so do parts of a
     reply that are not understood; with ``strict`` any oddity makes a reply a failure; ``flat_context`` adds ``channel`` and
     ``chat_id`` as old hosts did. ``media_folder`` is where it may leave files for the user or the model.
@@ -104,10 +112,7 @@ class ProcessSpec:
 
     def environment(self) -> dict[str, str]:
         """Return the process's environment variables."""
-        mine: Mapping[str, str] = os.environ
-        if self.inherit is not None:
-            mine = {name: value for name, value in mine.items() if any(fnmatchcase(name, each) for each in self.inherit)}
-        return {**mine, **self.env}
+        return {**inherited(BASE_ENVIRONMENT if self.inherit is None else self.inherit), **self.env}
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -125,31 +130,34 @@ _TOO_LONG: Final = "a line that is too long (max_line_bytes)"
 class PendingReplies(PendingRequests[Any]):
     """The calls of a process. Late, duplicate and unknown replies are dropped.
 
-    ``stray`` is called with a description of each line that is not a reply.
+    ``stray`` is called with a description of each line that is not a reply; ``redact`` replaces secrets in what is quoted.
     """
 
-    def __init__(self, stray: Callable[[str], object]) -> None:
+    def __init__(self, stray: Callable[[str], object], redact: Redactor) -> None:
         super().__init__()
         self._stray = stray
+        self._redact = redact
 
     def receive(self, line: bytes | Overlong) -> bool:
         """Handle a line; return whether a call waited for it."""
         if isinstance(line, Overlong):
             error = HookReplyError(f"it answered with {_TOO_LONG}")
-            return self._fail_call(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {_excerpt(line.head)}")
+            return self._fail_call(id_in_head(line.head.lstrip()), error, f"{_TOO_LONG}: {self._excerpt(line.head)}")
         line = line.strip()
         if line[:1] != b"{":  # not worth the decoder's time
             if line:
-                self._stray(_excerpt(line))
+                self._stray(self._excerpt(line))
             return False
         try:
             reply = read_reply(line)
         except UndecodableError as error:
-            unreadable = UnreadableReplyError(str(error), _excerpt(line))
-            return self._fail_call(error.reply_id, unreadable, f"{NO_REPLY}: {error}: {_excerpt(line)}")
+            excerpt = self._excerpt(line)
+            return self._fail_call(error.reply_id, UnreadableReplyError(str(error), excerpt), f"{NO_REPLY}: {error}: {excerpt}")
         if reply.error is None:
             return self.resolve(reply.id, reply.result)
-        return self.resolve(reply.id, HookReplyError(f"it answered with an error: {escape_controls(reply.error):.500}"))
+        return self.resolve(
+            reply.id, HookReplyError(f"it answered with an error: {escape_controls(self._redact.text(reply.error)):.500}")
+        )
 
     def _fail_call(self, request_id: int | None, error: HookReplyError, words: str) -> bool:
         """Fail the call that a line seems to answer."""
@@ -158,10 +166,10 @@ class PendingReplies(PendingRequests[Any]):
             self._stray(words)
         return is_reply
 
-
-def _excerpt(text: bytes) -> str:
-    excerpt = text[:_EXCERPT].decode("utf-8", "replace")
-    return f"{excerpt}..." if len(text) > _EXCERPT else excerpt
+    def _excerpt(self, text: bytes) -> str:
+        text = self._redact(text)  # before it is cut: half a secret would not be found
+        excerpt = text[:_EXCERPT].decode("utf-8", "replace")
+        return f"{excerpt}..." if len(text) > _EXCERPT else excerpt
 
 
 WINDOW: Final = 0.1
@@ -277,7 +285,9 @@ class HookProcess(ChildProcess):
         self._limits = spec.limits
         self._dead: asyncio.Future[str] = self._loop.create_future()
         self._stdin: Any = None
-        self._calls = PendingReplies(stray)
+        protect(*secret_values(spec.env))
+        self._redact = Redactor(values_of_environment(spec.env))
+        self._calls = PendingReplies(stray, self._redact)
         self._stdout = LineStream(spec.limits.line, self._calls.receive)
         self._stderr = LineStream(STDERR_LINE, self._receive_stderr)
         self._on_stderr = stderr
@@ -411,7 +421,8 @@ class HookProcess(ChildProcess):
             self._stuck = None
 
     def _receive_stderr(self, line: bytes | Overlong) -> bool:
-        text = (line.head + b"..." if isinstance(line, Overlong) else line).rstrip(b"\r").decode("utf-8", "replace")
+        line = line.head + b"..." if isinstance(line, Overlong) else line
+        text = self._redact(line.rstrip(b"\r")).decode("utf-8", "replace")
         self.last_words = text.strip() or self.last_words
         self._on_stderr(text)
         return False

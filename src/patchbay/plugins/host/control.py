@@ -13,7 +13,7 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -233,6 +233,7 @@ async def run_host(
     server: str,
     plugins: Path | None = None,
     policy: HostPolicy | None = None,
+    env: Mapping[str, str] | None = None,
     token: Callable[[], str | None] = lambda: None,
     watch: bool = False,
     on_line: Callable[[LogLine], None] = lambda _line: None,
@@ -243,10 +244,10 @@ async def run_host(
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
-    ``listener`` accepts the server's calls. ``on_line`` is called with each line of a plugin, ``registered`` as in PluginHost,
-    ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them may block. Raises ConfigurationError where
-    the folder of the control socket cannot be used, and with ``must_start`` where no plugin can be loaded (its lines are
-    left out then).
+    ``listener`` accepts the server's calls. ``env`` is added to the plugins' environment. ``on_line`` is called with each line of
+    a plugin, ``registered`` as in PluginHost, ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them
+    may block. Raises ConfigurationError where the folder of the control socket cannot be used, and with ``must_start`` where no
+    plugin can be loaded (its lines are left out then).
     """
     port = listener.getsockname()[1]
     folder = folder_of(port)
@@ -257,6 +258,7 @@ async def run_host(
         folder=folder,
         plugins=plugins,
         policy=policy,
+        env=env,
         token=token,
         registered=registered,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from patchbay._redaction import protect, secret_values
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
@@ -112,7 +113,8 @@ class PluginHost:
 
     ``server`` is its URL; ``api`` replaces the HTTP client for it. ``folder`` is for sockets: no other user may be able to enter
     it, and its path must be short (a socket's has about 100 characters). ``reload`` finds new plugins in the folder ``plugins``.
-    ``token`` returns the server's bearer token. ``registered`` is called with a plugin's id, the names of tools that the server
+    ``token`` returns the server's bearer token. ``env`` is added to the workers' environment, which has a few of our variables
+    otherwise (``BASE_ENVIRONMENT``). ``registered`` is called with a plugin's id, the names of tools that the server
     has accepted, and the roles that have them. For one event loop.
     """
 
@@ -126,11 +128,14 @@ class PluginHost:
         folder: Path,
         plugins: Path | None = None,
         policy: HostPolicy | None = None,
+        env: Mapping[str, str] | None = None,
         token: Callable[[], str | None] = lambda: None,
         registered: Registered = lambda _plugin_id, _names, _roles: None,
     ) -> None:
         self.policy = policy or HostPolicy()
-        self.book = LogBook()
+        env = env or {}
+        protect(*secret_values(env))
+        self.book = LogBook(env)
         self._secret = secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
@@ -147,6 +152,7 @@ class PluginHost:
             callback_url=lambda plugin_id, name: f"{callback.rstrip('/')}{PREFIX}{plugin_id}/{name}",
             changed=self._changed,
             starting=asyncio.Semaphore(self.policy.starting_at_once),
+            env=env,
         )
         self.plugins: dict[str, PluginSupervisor] = {}
         for spec in specs:

@@ -11,13 +11,14 @@ import hmac
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit
+from patchbay._redaction import Redactor, values_of_environment
+from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit, inherited
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import (
     MAX_HELLO_BYTES,
@@ -61,15 +62,17 @@ class LogLine:
 
 
 class LogBook:
-    """The last lines of every plugin. For one event loop."""
+    """The last lines of every plugin, without the values of ``env``, their environment. For one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._redact = Redactor(values_of_environment(env or {}))
         self._lines: dict[str, deque[LogLine]] = {}
         self._sizes: dict[str, int] = {}
         self._listeners: list[Callable[[LogLine], None]] = []
 
     def add(self, plugin: str, stream: Stream, text: str, *, level: int = 0, created: float | None = None) -> None:
         """Keep a line, and call the listeners."""
+        text = self._redact.text(text)
         line = LogLine(time.time() if created is None else created, plugin, stream, text, level)
         lines = self._lines.setdefault(plugin, deque())
         lines.append(line)
@@ -128,7 +131,8 @@ class PluginProcess(ChildProcess):
     """A process that runs the plugin of ``start``: ``open`` it, and wait until it has ``ended``.
 
     ``socket`` is a path in a folder that no other user can enter. ``on_message`` is called with every message after HELLO,
-    ``on_closed`` once when the connection has ended, ``on_line`` with the stream's name and each line of output.
+    ``on_closed`` once when the connection has ended, ``on_line`` with the stream's name and each line of output. ``env`` is added
+    to the few variables of ours that it inherits.
     """
 
     def __init__(
@@ -139,8 +143,10 @@ class PluginProcess(ChildProcess):
         on_message: Callable[[Message], None],
         on_closed: Callable[[Connection], None],
         on_line: Callable[[str, str], None],
+        env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
+        self._env = env or {}
         self.connection: Connection | None = None
         self._start = start
         self._socket = socket
@@ -159,7 +165,7 @@ class PluginProcess(ChildProcess):
         self._server = await self._loop.create_unix_server(self._accept, str(self._socket), backlog=8)
         self._socket.chmod(0o600)
         try:
-            await self.spawn(child_command())
+            await self.spawn(child_command(), env={**inherited(), **self._env})
         except OSError as error:
             raise PluginError(f"the process cannot be started: {error}") from None
         stdin = self.pipe(0)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.plugins.protocol import LlmToolRegister
 from patchbay.server.http_client import HttpClient
@@ -115,7 +116,10 @@ class HttpToolsApi:
         try:
             parts, origin = urlsplit(url), Origin(url)
         except ValueError as error:  # an impossible port or host name
-            raise ConfigurationError(f"the server's address {url!r} cannot be used: {error}.") from None
+            hide = Redactor().text
+            raise ConfigurationError(f"the server's address {hide(url)!r} cannot be used: {hide(str(error))}.") from None
+        if parts.username is not None:
+            raise ConfigurationError("the server's address must not hold a user or password: give its token in a file.")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"the server's address must be an http:// URL, not {url!r}.")
         self._base = parts.path.rstrip("/").encode()

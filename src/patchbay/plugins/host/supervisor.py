@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,7 +64,7 @@ class HostServices:
     """The services that all plugins of a host share.
 
     ``sockets`` is a folder that no other user can enter, ``starting`` bounds how many workers start at a time. ``callback_url``
-    builds the URL of a plugin's tool; ``changed`` is called after every change.
+    builds the URL of a plugin's tool; ``changed`` is called after every change. ``env`` is added to the workers' environment.
     """
 
     registrar: Registrar
@@ -74,6 +74,7 @@ class HostServices:
     callback_url: Callable[[str, str], str]
     changed: Callable[[], None]
     starting: asyncio.Semaphore
+    env: Mapping[str, str]
 
 
 class PluginInstance:
@@ -113,6 +114,7 @@ class PluginInstance:
             on_message=self._receive,
             on_closed=self._on_closed,
             on_line=lambda stream, line: services.book.add(spec.id, "stderr" if stream == "stderr" else "stdout", line),
+            env=services.env,
         )
 
     @property
