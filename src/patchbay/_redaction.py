@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 REDACTED = b"[redacted]"
 # Placeholders for servers that check no key: not secrets, and words of error messages.
@@ -34,9 +34,9 @@ class Redactor:
         self._given = tuple(secrets)
         self._forms: list[bytes] | None = None  # for most requests never needed
 
-    def including(self, secrets: Iterable[str]) -> Redactor:
-        """Return one that replaces these secrets as well."""
-        return Redactor((*self._given, *secrets))
+    def including(self, secrets: Sequence[str]) -> Redactor:
+        """Return one that replaces these secrets as well; itself if there are none."""
+        return Redactor((*self._given, *secrets)) if secrets else self
 
     def __call__(self, data: bytes) -> bytes:
         """Return ``data`` without secrets."""

@@ -133,8 +133,8 @@ def check_caller(
     peer = peer_of(scope)
     if not any_peer:
         check_peer(peer, headers)
-    check_host(headers, access.allowed_hosts, any_bare=any_peer and not is_local_peer(peer))
-    if not any_origin:
+    check_host(headers, access.allowed_hosts, peer=peer)
+    if b"origin" in headers and not any_origin:
         check_origin(headers, access.allowed_origins)
 
 
@@ -147,14 +147,14 @@ def check_peer(peer: str, headers: HeaderLists) -> None:
             raise Rejected(403, "unexpected_proxy", "Forbidden: this came through a proxy, and no proxy is configured here.")
 
 
-def check_host(headers: HeaderLists, allowed: Collection[str] = (), *, any_bare: bool = False) -> None:
+def check_host(headers: HeaderLists, allowed: Collection[str] = (), *, peer: str | None = None) -> None:
     """Raise Rejected unless there is one Host, this machine or ``allowed`` (``*.example.com``: all below it).
 
-    ``any_bare``: also addresses, and names without a dot.
+    For a ``peer`` on another machine also any address, and any name without a dot.
     """
     values = headers.get(b"host", [])
     name, is_local = _read_host(values[0]) if len(values) == 1 else (None, False)
-    if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed) or (any_bare and _is_bare(name))):
+    if name is None or not (is_local or any(_fits(name, pattern) for pattern in allowed) or _is_bare(name, peer)):
         raise Rejected(400, "untrusted_host", "Invalid Host header")
 
 
@@ -189,7 +189,9 @@ def _fits(name: str, pattern: str) -> bool:
     return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
 
 
-def _is_bare(name: str) -> bool:
+def _is_bare(name: str, peer: str | None) -> bool:
+    if peer is None or is_local_peer(peer):
+        return False
     try:
         ipaddress.ip_address(name)
     except ValueError:

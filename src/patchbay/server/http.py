@@ -79,11 +79,13 @@ def _chat_down(name: bytes) -> bytes | None:
 
 def keys_of(scope: Mapping[str, Any]) -> list[str]:
     """Return the keys in a request's headers and query, to hide them in errors; not those that may be words ("dummy")."""
-    values = [value.decode("latin-1") for name, value in scope["headers"] if name in KEY_HEADERS]
+    values: list[str] = []
+    for name, value in scope["headers"]:
+        if name in KEY_HEADERS:
+            values.append(value.decode("latin-1").strip().rpartition(" ")[2])
     if b"key=" in (query := scope.get("query_string", b"")):
         values += parse_qs(query.decode("latin-1")).get("key", ())
-    keys = (value.strip().rpartition(" ")[2] for value in values)
-    return [key for key in keys if len(key) >= _MIN_KEY_CHARS and not key.isalpha()]
+    return values and [key for key in values if len(key) >= _MIN_KEY_CHARS and not key.isalpha()]
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
@@ -353,10 +355,16 @@ class ResponseWriter:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head, without secrets that the upstream repeats in it."""
-        headers = [(name, self._redact(value)) for name, value in headers]
+        headers = self._without_secrets(headers)
         self.started = True
         self.status = status
         await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
+
+    def _without_secrets(self, headers: Headers) -> Headers:
+        values = b"\n".join([value for _, value in headers])
+        if self._redact(values) == values:  # one search instead of many
+            return headers
+        return [(name, self._redact(value)) for name, value in headers]
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send a piece of the body; waits while the client reads slowly."""
@@ -373,7 +381,7 @@ class ResponseWriter:
         """Send a complete response."""
         if self.before_end is not None:
             await self._before_end()
-        headers = [*((name, self._redact(value)) for name, value in headers), (b"content-length", b"%d" % len(body))]
+        headers = [*self._without_secrets(headers), (b"content-length", b"%d" % len(body))]
         if write_whole(self._send, status, self._common + headers, body):
             self.started = self.finished = True
             self.status = status
