@@ -182,7 +182,8 @@ def test_size_units_and_base_paths_are_accepted_in_any_spelling(size: str, limit
 
 
 def test_an_address_that_others_can_reach_without_a_key_is_warned_of() -> None:
-    assert "anyone there can use this proxy" in start("--upstream", UPSTREAM, "--port", "0", "--host", "0.0.0.0")[2]
+    first, _, stderr = start("--upstream", UPSTREAM, "--port", "0", "--host", "0.0.0.0")
+    assert (True, True) == ("anyone there can use this proxy" in stderr, "on http://127.0.0.1:" in first)
     assert "" == start("--upstream", UPSTREAM, "--port", "0", "--host", "0.0.0.0", "--api-key", "k1234")[2]
 
 

@@ -114,8 +114,9 @@ def listen_on(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the http:// address of a bound socket."""
+    """Return the http:// address at which programs on this machine reach a bound socket."""
     host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (which is no name of a server: see check_host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
