@@ -16,6 +16,7 @@ from aiohttp import web
 
 from executor.virtual_time import ManualClockLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
+from patchbay.models.encoder import ChatEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.proxy import ProxyApp, create_app
 from patchbay.server import ProxySettings
@@ -155,7 +156,7 @@ class FakeExchange:
         if "model" not in request:
             raise InvalidRequestError("'model' is missing.", param="model")
         self.fake = request.get("fake", {})
-        self.streaming = bool(request.get("stream"))
+        self.streaming = self.streams = bool(request.get("stream"))
         self.transparent = not request.get("tools")
         self.request = body
         self.finished = self.complete = self.fell_back = False
@@ -163,6 +164,8 @@ class FakeExchange:
         self._rest = b""
 
     steps = Exchange.steps
+    _encoder = ChatEncoder()
+    _is_learning = False
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         if self.fake.pop("refuse", False):
