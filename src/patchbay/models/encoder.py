@@ -257,12 +257,12 @@ class ChatEncoder(ByteEncoder):
             original = {"index": index, "logprobs": choice.logprobs}
         message = {**(original.get("message") or {"role": "assistant", "content": None, **choice.fields})}
         content, given = message.get("content"), message.get("tool_calls")
+        calls = [call.to_openai() for call in choice.all_calls]
         if not isinstance(content, list) and choice.content != (content or ""):
-            message["content"] = choice.content or None
+            message["content"] = choice.content or (None if calls else "")
         if choice.written_reasoning:
             message.pop("reasoning", None)
             message["reasoning_content"] = choice.reasoning
-        calls = [call.to_openai() for call in choice.all_calls]
         if not _are_same(given, calls):
             message.pop("tool_calls", None)
             if calls:
