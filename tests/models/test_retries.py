@@ -158,7 +158,7 @@ def test_native_calls_get_ids_and_text_arguments() -> None:
 @pytest.mark.parametrize("usage_in", ["whole", "usage along", "usage apart"])
 @pytest.mark.parametrize("second", ["stands", "fails"])
 def test_usage_includes_the_probe_if_the_first_answer_is_kept(usage_in: str, second: str) -> None:
-    used = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    used = {"prompt_tokens": 60, "completion_tokens": 2, "total_tokens": 62}
     if usage_in == "whole":
         exchange = make(options=TextOptions())
         assert exchange.answer(completion("Hello.", **used))[1]

@@ -15,12 +15,14 @@ from patchbay.models.choice import ChoiceReader, Send
 from patchbay.models.encoder import AnswerEncoder, Out
 from patchbay.models.error_bodies import error_message, excerpt
 from patchbay.models.fast_path import BETWEEN, ChunkTemplate, decode_content, learn_template, plain_prose_end
-from patchbay.models.parts import NO_HEAD, AnswerHead, OtherFields, Part
+from patchbay.models.parts import NO_HEAD, AnswerHead, OtherFields, Part, merged_fields
 from patchbay.models.policy import Outcome
 from patchbay.models.wire import Choice, Chunk, ErrorEvent, SseDecoder, decode, decode_chunk, encode, sse_event
 
 _MOST_CHOICES: Final = 128
 _READ_FIELDS: Final = frozenset({"content", "tool_calls", "role"})
+_CHUNK_FIELDS: Final = frozenset({"choices", "usage", "object"})
+_CHOICE_FIELDS: Final = frozenset({"delta", "message", "logprobs", "finish_reason"})
 
 
 def read_completion(answer: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,6 +51,8 @@ class AnswerReader(Generic[Out]):
 
     ``open_choice(index, send)`` makes the reader of a choice. ``admitted()`` is called when an allowed call has begun in an
     answer that is held back, and returns whether it may be released. ``count`` is the number of choices requested.
+    ``include_usage``: the client wants the usage. ``unasked_usage``: so it may if the server sends it unasked. ``collects``: the
+    client gets the stream as a document.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class AnswerReader(Generic[Out]):
         *,
         count: int,
         include_usage: bool,
+        unasked_usage: bool,
+        collects: bool,
     ) -> None:
         self.choices: dict[int, ChoiceReader] = {}
         self.usage: Any = None
@@ -69,6 +75,10 @@ class AnswerReader(Generic[Out]):
         self.out: list[Out] = []
         self.failure: PatchbayError | None = None
         """The upstream broke off its stream, or its answer cannot be used: ``close`` raises this, after all that came before."""
+        self.completion: Mapping[str, Any] | None = None
+        """The answer, if it came as one document."""
+        self._others: dict[str, Any] | None = {"object": "chat.completion", "choices": {}} if collects else None
+        """The other fields of a stream's chunks and, by index, of their choices."""
         self._open_choice = open_choice
         self._admitted = admitted
         self._encoder = encoder
@@ -76,6 +86,7 @@ class AnswerReader(Generic[Out]):
         self._count = count
         self._include_usage = include_usage
         self._usage_apart = False
+        self._unasked_usage = unasked_usage
         self._sse = SseDecoder()
         self._done = False
         self._template: ChunkTemplate | None = None
@@ -117,6 +128,7 @@ class AnswerReader(Generic[Out]):
         id_, created, model, fingerprint = map(completion.get, ("id", "created", "model", "system_fingerprint"))
         self._begin(AnswerHead(id_, created, model, fingerprint, completion, body))
         self._done = True
+        self.completion = completion
         self.usage = completion.get("usage")
         for index, choice in enumerate(completion["choices"]):
             self._read_message(self._choice(index), choice["message"], choice.get("finish_reason"))
@@ -264,13 +276,25 @@ class AnswerReader(Generic[Out]):
             self.usage = chunk.usage
         if self.discard:
             return
+        if self._others is not None and data is not None:
+            self._collect(decode(data), self._others)
         if chunk.choices:
             if self._head is None:
-                self._begin(AnswerHead(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint))
+                self._begin(AnswerHead(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint, self._others))
             self._read_choices(data, chunk.choices)
         elif chunk.usage is not None:
-            self._usage_apart = True
+            self._usage_apart = self._unasked_usage
         # Any other chunk without choices is dropped: clients that read choices[0] would fail.
+
+    def _collect(self, chunk: Mapping[str, Any], others: dict[str, Any]) -> None:
+        """Collect the fields of a chunk that are not read."""
+        others |= {name: value for name, value in chunk.items() if name not in _CHUNK_FIELDS}
+        for choice in chunk.get("choices") or ():
+            known = others["choices"].setdefault(choice.get("index", 0), {})
+            logprobs = merged_fields(known.get("logprobs"), choice.get("logprobs") or {})
+            known |= {name: value for name, value in choice.items() if name not in _CHOICE_FIELDS} | {
+                "logprobs": logprobs or None
+            }
 
     def _begin(self, head: AnswerHead) -> None:
         self._head = head

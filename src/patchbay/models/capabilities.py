@@ -1,9 +1,10 @@
 """Capabilities of models and their servers, learned from errors and answers.
 
-"auto" begins native. A server that refuses ``tools`` reports an error. A server that drops them does not, so the first answers
-without a call are checked: unless the prompt's token count shows that the tools were in it, the model is asked once more with the
-tools in its prompt. A call in that second answer decides; otherwise the check is repeated at the 2nd, 4th, 8th … answer without a
-call. Servers known to take tools are not checked (``doubts=False``); they may still refuse them.
+"auto" begins native, unless llama.cpp's ``/props`` say that the model's template has no tools. A server that refuses ``tools``
+reports an error. A server that drops them does not, so the first answers without a call are checked: unless the prompt's token
+count shows whether the tools were in it, the model is asked once more with the tools in its prompt. A call in that second answer
+decides; otherwise the check is repeated at the 2nd, 4th, 8th … answer without a call. Servers known to take tools are not checked
+(``doubts=False``); they may still refuse them.
 """
 
 from __future__ import annotations
@@ -32,16 +33,20 @@ _NO_EXTRAS = r"extra (?:inputs?|fields?) (?:are )?not (?:permitted|allowed)"
 _REFUSALS = (
     rf"(?:(?:not|n't) support|no support for) (?:\w+ ){{0,2}}['\"`]?{_TOOL}\b{_NO_PATH}",
     rf"\b{_TOOL}\b{_NO_PATH}['\"`]? (?:(?:is|are) )?(?:not |un)(?:yet )?(?:supported|available|enabled|implemented|allowed)",
-    rf"unsupported (?:parameter|field|argument|feature)s?\W+{_TOOL}\b{_NO_PATH}",
+    rf"\b{_TOOL} has not been enabled",
+    rf"unsupported (?:param|parameter|field|argument|feature)s?\W+{_TOOL}\b{_NO_PATH}",
     rf"(?:unrecogni[sz]ed|unknown|unexpected) (?:request )?(?:parameter|field|(?:keyword )?argument|key)s?(?: supplied)?{_FIELD}",
     rf"{_NO_EXTRAS}[^\[\]]*['\"](?:tools|tool_choice)['\"]",
     rf"['\"](?:tools|tool_choice)['\"]\W{{0,4}}(?:msg\W+)?{_NO_EXTRAS}",
     r"tool choice requires --",  # servers that were started without their tool parser
     r"tools param requires --",
-    r"endpoints found that support tool use",
+    r"endpoints found that support (?:tool use|the provided 'tool_choice')",
+    r"samplers: failed to parse grammar",  # llama.cpp makes a grammar of the tools
 )
 _REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
 _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
+_ADDITIONS: Final = {"stop": re.compile(r"\bstop\b"), "stream": re.compile(r"\bstream(?:ing|_options)?\b")}
+"""What a request may be sent with beside the client's own fields, and how an error names it."""
 _CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
@@ -97,13 +102,15 @@ class FormatUse(IntEnum):
 class ModelCapabilities:
     """The known capabilities of one model at one server.
 
-    ``refused`` are names of parameters and message fields. ``only_streams``: it answers in a stream only. ``all_reasoning``: each
-    assistant message must carry its reasoning. ``choice_in_words``: ``tool_choice`` is refused and goes into the prompt.
+    ``refused`` are names of parameters and message fields, ``not_added`` of additions. ``only_streams``: it answers in a stream
+    only. ``streams``: it sends the usage in a stream; None: unknown. ``all_reasoning``: each assistant message must carry its
+    reasoning. ``choice_in_words``: ``tool_choice`` is refused and goes into the prompt. ``constraint_alone``: a client's grammar
+    is refused beside tools.
     """
 
     __slots__ = (
-        "_name", "_open_answers", "_unopened", "all_reasoning", "choice_in_words", "format_use", "mode", "no_system_role",
-        "only_streams", "refused", "roles",
+        "_name", "_open_answers", "_unopened", "all_reasoning", "choice_in_words", "constraint_alone", "format_use", "mode",
+        "no_system_role", "not_added", "only_streams", "refused", "roles", "streams",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -111,11 +118,13 @@ class ModelCapabilities:
         self._open_answers = 0
         self._unopened = 0
         self.mode: Literal["native", "text"] | None = None
-        self.choice_in_words = False
+        self.choice_in_words = self.constraint_alone = False
         self.roles = Roles.ALL
         self.format_use = FormatUse.BESIDE_TOOLS
         self.refused: set[str] = set()
+        self.not_added: set[str] = set()
         self.only_streams = False
+        self.streams: bool | None = None
         self.all_reasoning = False
         self.no_system_role = False
 
@@ -175,7 +184,18 @@ class Capabilities:
 
     def __init__(self, *, doubts: bool = True) -> None:
         self.doubts = doubts
+        self.described = not doubts
+        """The server's ``/props`` were read, or are not needed."""
+        self._mode: Literal["native", "text"] | None = None
         self._models: OrderedDict[Any, ModelCapabilities] = OrderedDict()
+
+    def learn_properties(self, properties: Any) -> None:
+        """Record what llama.cpp's ``/props`` say of the template of its model, whatever name that is requested by."""
+        self.described = True
+        caps = properties.get("chat_template_caps") if isinstance(properties, Mapping) else None
+        takes_tools = caps.get("supports_tools") if isinstance(caps, Mapping) else None
+        if isinstance(takes_tools, bool):
+            self._mode = "native" if takes_tools else "text"
 
     def of(self, model: Any) -> ModelCapabilities:
         """Return the capabilities of a model."""
@@ -187,6 +207,8 @@ class Capabilities:
                 self._models.popitem(last=False)
         else:
             self._models.move_to_end(model)
+        if known.mode is None and self._mode is not None:
+            known.learn_mode(self._mode)
         return known
 
 
@@ -210,18 +232,30 @@ def refuses_tools(status: int, text: str) -> bool:
     return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
 
 
+def refused_additions(status: int, text: str, added: Mapping[str, Any]) -> set[str]:
+    """Return the names of additions in ``added`` that an upstream's error mentions."""
+    if status not in _REFUSAL_STATUSES:
+        return set()
+    sent = [name for name in _ADDITIONS if any(field.startswith(name) for field in added)]
+    return {name for name in sent if _ADDITIONS[name].search(text[:_MOST_READ])}
+
+
 def refuses_choice(status: int, text: str) -> bool:
     """Whether an upstream's error is about ``tool_choice``."""
-    return status in (400, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
+    return status in (400, 404, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
 
 
-def tools_were_seen(prompt_tokens: int | None, *, message_chars: int, messages: int) -> bool:
-    """Whether the token count shows that a prompt had more in it than its messages, which are plain text.
+def had_tools(tokens: int, *, most: int | None, words: int, tool_words: int) -> bool | None:
+    """Whether a prompt of so many tokens had the tools in it, beside its messages; None if that is not certain.
 
-    Tokenizers need at most one token per character, plus the frame of each message (16 tokens) and a default system prompt (64).
-    A small count proves nothing: some servers count only what was not in their cache.
+    ``most`` is the size of the messages in bytes, if they are only text: tokenizers need at most one token per byte, plus a
+    default system prompt. ``words`` and ``tool_words`` are the words of the messages and of the shortest form of the tools: they
+    need at least one token per word, less a quarter for those with tokens of several words. Fewer tokens than the words of the
+    messages prove nothing: some servers count only what was not in their cache.
     """
-    return (prompt_tokens or 0) > message_chars + 16 * messages + 64
+    if most is not None and tokens > most + 64:
+        return True
+    return False if words <= tokens < (words + tool_words) * 3 // 4 else None
 
 
 Answer = TypeVar("Answer")

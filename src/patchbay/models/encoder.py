@@ -253,8 +253,8 @@ class ChatEncoder(ByteEncoder):
 
     def _choice(self, index: int, choice: AnswerChoice, original: Mapping[str, Any]) -> dict[str, Any]:
         """Return a choice: the server's ``original`` with what was read from it, or one of its own."""
-        if not original:
-            original = {"index": index, "logprobs": choice.logprobs}
+        if "message" not in original:
+            original = {"index": index, "logprobs": choice.logprobs, **original}
         message = {**(original.get("message") or {"role": "assistant", "content": None, **choice.fields})}
         content, given = message.get("content"), message.get("tool_calls")
         calls = [call.to_openai() for call in choice.all_calls]

@@ -17,7 +17,7 @@ from patchbay.errors import InvalidCallError, PatchbayError, ResponseFormatError
 from patchbay.formats.parser import StreamParser, random_call_id
 from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.answer_reader import AnswerReader, read_completion
-from patchbay.models.capabilities import Capabilities, tools_were_seen
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.choice import ChoiceReader, Send
 from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
 from patchbay.models.native_calls import NativeCalls
@@ -42,6 +42,8 @@ _NO_TOOLS: Final = make_rules((), "text")
 class Step(Enum):
     """The next step of an exchange's driver."""
 
+    DESCRIBE = "describe"
+    """Read the server's ``/props``; resume with them, decoded, or None."""
     SEND = "send"
     """Send ``Exchange.request``; resume with a Rejection, a whole answer (its body, or decoded), or None if a stream follows."""
     RECEIVE = "receive"
@@ -123,11 +125,20 @@ class Exchange(Generic[Out]):
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
         if not self.transparent:
-            self._known = capabilities.of(call.model)
-            self._include_usage = call.stream and call.include_usage
-            self._upstream = UpstreamRequest(call, self._known, self._first_kind())
-            probes = self._is_learning and capabilities.doubts and self._known.probe_due
-            self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
+            self._capabilities = capabilities
+            self._begin(call)
+
+    def _begin(self, call: ChatCompletionBody) -> None:
+        """Begin with what is known of the model."""
+        self._known = self._capabilities.of(call.model)
+        self._upstream = UpstreamRequest(call, self._known, self._first_kind())
+        probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
+        self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``request`` asks for a stream, which may be one of a whole answer."""
+        return self.streaming if self.transparent else self._upstream.streams
 
     def _first_kind(self) -> Kind:
         tools, mode = self._call.request_tools, self._options.tools
@@ -138,13 +149,14 @@ class Exchange(Generic[Out]):
             return "text"
         if mode == "native" or tools.specs is None:
             return "native"
-        if self._known.mode is not None:
-            return self._known.mode
-        self._is_learning = not self._call.policy.forbidden
-        return "native"
+        self._is_learning = self._known.mode is None and not self._call.policy.forbidden
+        if self._known.constraint_alone and self._call.constrained:
+            self._is_learning = False
+            return "text"
+        return self._known.mode or "native"
 
     def _begin_attempt(self, purpose: Purpose) -> None:
-        self.request = self._upstream.body()
+        self.request = self._upstream.body(wants_usage=purpose is Purpose.PROBE)
         self.finished = False
         self._attempt = _Attempt(purpose)
         if not self.streaming:
@@ -157,6 +169,10 @@ class Exchange(Generic[Out]):
 
         Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
         """
+        if self._is_learning and not self._capabilities.described:
+            self._capabilities.described = True  # (a request that comes meanwhile does not wait)
+            self._capabilities.learn_properties((yield Step.DESCRIBE))
+            self._begin(self._call)
         again = True
         while again:
             out = self._encoder.join(())
@@ -235,6 +251,7 @@ class Exchange(Generic[Out]):
             return self._encoder.join(()), False
         reader = self._attempt.reader or self._open_reader()
         reader.close()
+        self._upstream.learn_streams(reader.completion, reader.usage)
         if self._attempt.verdict is None:
             self._judge(reader)
         if self._attempt.verdict is Verdict.AGAIN:
@@ -252,7 +269,13 @@ class Exchange(Generic[Out]):
         """Return the reader of the answer that begins to come."""
         self._upstream.learn()
         reader = self._attempt.reader = AnswerReader(
-            self._open_choice, self._admitted, self._encoder, count=self._call.count, include_usage=self._include_usage
+            self._open_choice,
+            self._admitted,
+            self._encoder,
+            count=self._call.count,
+            include_usage=self._upstream.collects or (self._call.stream and self._call.include_usage),
+            unasked_usage=not self._upstream.asks_usage,
+            collects=self._upstream.collects,
         )
         return reader
 
@@ -345,15 +368,13 @@ class Exchange(Generic[Out]):
         """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
         if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.broken for outcome in outcomes):
             return False
-        size, plain = self._call.prompt_chars()
         tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-        count = tokens if isinstance(tokens, int) else None
-        if plain and tools_were_seen(count, message_chars=size, messages=len(self._call.messages)):
-            self._known.learn_mode("native")
+        had_tools = self._call.had_tools(tokens) if isinstance(tokens, int) else None
+        if had_tools is not None:
+            self._known.learn_mode("native" if had_tools else "text")
             self._is_learning = False
             self._attempt.purpose = Purpose.ANSWER
-            return False
-        return True
+        return not had_tools
 
     def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
         """Check the answer against the policy, the schemas and the format; prepare the next request where it fails.

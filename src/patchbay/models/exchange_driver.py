@@ -18,6 +18,10 @@ from patchbay.models.wire import Chunk
 class AsyncUpstream(Protocol):
     """A server. Over a blocking client these methods block and never suspend (``wrap``)."""
 
+    async def describe(self) -> Any:
+        """Return llama.cpp's ``/props``, decoded; None if the server has none, is slow to send them, or cannot be asked."""
+        return None
+
     async def send(self, body: bytes, /) -> Rejection | bytes | Mapping[str, Any] | None:
         """Send a request; return an error status, a whole answer (its body, or decoded), or None for a stream to read."""
 
@@ -44,7 +48,9 @@ async def drive_async(
             step: Any = steps.send(response) if failure is None else steps.throw(failure)
             response = failure = None
             try:
-                if step is Step.SEND:
+                if step is Step.DESCRIBE:
+                    response = await upstream.describe()
+                elif step is Step.SEND:
                     if attempts:
                         await upstream.close()
                     attempts += 1

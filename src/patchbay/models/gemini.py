@@ -24,7 +24,7 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import drive_async
+from patchbay.models.exchange_driver import AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import sum_usage
 from patchbay.models.providers import GEMINI
@@ -528,7 +528,7 @@ class GeminiChatModel:
         return (getattr(getattr(self._client, "_api_client", None), "api_key", None),)
 
 
-class _Upstream:
+class _Upstream(AsyncUpstream):
     """``generate_content`` as the server behind an exchange; ``ask`` yields the chunks of an answer."""
 
     def __init__(self, ask: Callable[[Any], AsyncGenerator[Chunk, None]]) -> None:

@@ -25,7 +25,7 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import open_answer
+from patchbay.models.exchange_driver import AsyncUpstream, open_answer
 from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
 from patchbay.models.sdk import raw_post
@@ -191,7 +191,7 @@ _NOT_OF_THE_BODY: Final = ("extra_headers", "extra_query", "timeout")
 """Arguments of ``create`` that are not members of the body."""
 
 
-class _ClientUpstream(ABC):
+class _ClientUpstream(AsyncUpstream, ABC):
     """A client as the server behind an exchange. ``call`` are the arguments of the request that are not part of its body."""
 
     def __init__(self, client: Any, call: Mapping[str, Any]) -> None:

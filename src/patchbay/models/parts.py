@@ -58,7 +58,8 @@ Part: TypeAlias = (
 class AnswerHead(msgspec.Struct, frozen=True):
     """The server's fields of an answer as a whole; None if absent.
 
-    ``completion`` is its own document, and ``body`` the JSON of that, if it answered with one.
+    ``completion`` is its own document, and ``body`` the JSON of that, if it answered with one; for a stream that is collected the
+    fields that are not read, with those of its ``choices`` by index.
     """
 
     id: Any = None
@@ -87,7 +88,7 @@ class AnswerChoice:
     def add(self, part: Part, logprobs: bytes = b"null") -> None:
         """Add a part, with the logprobs of its chunk as JSON."""
         if logprobs != b"null":
-            self.logprobs = _merged_fields(self.logprobs, decode(logprobs))
+            self.logprobs = merged_fields(self.logprobs, decode(logprobs))
         if isinstance(part, TextDelta):
             self._text.append(part.text)
         elif isinstance(part, CallEnd | InvalidCall | CallCut):
@@ -97,7 +98,7 @@ class AnswerChoice:
         elif isinstance(part, CallExtra):
             self._extra[part.index] = {**self._extra.get(part.index, {}), **part.extra}
         elif isinstance(part, OtherFields):
-            self.fields = _merged_fields(self.fields, part.fields)
+            self.fields = merged_fields(self.fields, part.fields)
         elif isinstance(part, TextWasReasoning):
             self._reasoning.append("".join(self._text).strip())
             self._text.clear()
@@ -180,7 +181,7 @@ def text_in(fields: Mapping[str, Any]) -> str:
     return "".join(text for text in (*texts, refusal) if isinstance(text, str))
 
 
-def _merged_fields(before: Any, fields: Any) -> Any:
+def merged_fields(before: Any, fields: Any) -> Any:
     """Add a further delta to fields: texts and lists are appended, objects merged, other values replaced."""
     if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
         return fields

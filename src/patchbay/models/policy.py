@@ -139,11 +139,12 @@ _MOST_REMEMBERED: Final = 64 * 1024
 _MOST_READ: Final = 4096
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
 _FORMAT: Final = (
-    r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|grammar)"
+    r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|guided[_ ]\w+"
+    r"|grammar)"
 )
 _NOT_TAKEN: Final = (
     r"(?:not|n't|un)[ -]?(?:yet )?(?:support|available|allow|permit|compatible|implement)|unsupported|unavailable|incompatible"
-    r"|cannot|can't|can not|together|at the same time|combin|unknown|unrecogni[sz]ed|unexpected"
+    r"|cannot|can't|can not|not both|together|at the same time|combin|unknown|unrecogni[sz]ed|unexpected"
 )
 _REFUSAL: Final = re.compile(rf"{_FORMAT}[^\n]{{0,100}}(?:{_NOT_TAKEN})|(?:{_NOT_TAKEN})[^\n]{{0,100}}{_FORMAT}", re.IGNORECASE)
 _BAD_SCHEMA: Final = re.compile(r"invalid[_ ](?:json[_ ])?schema", re.IGNORECASE)

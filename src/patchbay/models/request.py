@@ -16,11 +16,12 @@ import msgspec
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
+from patchbay.formats.render import writer_for
 from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
-from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles
+from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles, had_tools
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import AnswerFormat, Policy, read_answer_format, read_policy
 from patchbay.models.providers import developer_as_system
@@ -225,6 +226,20 @@ def _escaped(message: Message) -> Message:
 
 
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
+_CONSTRAINTS: Final = frozenset(
+    {
+        "grammar",
+        "json_schema",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "regex",
+        "ebnf",
+    }
+)
+"""Fields of llama.cpp, vLLM and SGLang that constrain what is sampled."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +259,18 @@ class RequestTools:
         if self.options.template is not None:
             return frozenset()
         return frozenset(spec.name for spec in self.specs or () if takes_text(spec))
+
+    @cached_property
+    def words(self) -> int:
+        """The number of words in the shortest form of the tools: as TypeScript."""
+        return len(writer_for("harmony").listing(self.specs or ()).split())
+
+    @cached_property
+    def stop(self) -> str | None:
+        """The beginning of the contract's block for a result, which a model never writes; None in a family's own format."""
+        options = self.options
+        writer = writer_for(self.format, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag)
+        return f"```{options.tool_result_tag}" if writer.format == "fenced" else None
 
     @cached_property
     def contract(self) -> str:
@@ -329,24 +356,31 @@ class ChatCompletionBody(RequestFields):
         choice = self.value("function_call")
         return {"type": "function", "function": choice} if isinstance(choice, Mapping) else choice
 
-    def prompt_chars(self) -> tuple[int, bool]:
-        """Return the number of characters of text in the messages, and whether they contain only text."""
-        size, plain = 0, True
-        for message in self.messages:
-            content = message.get("content")
-            size += len(text_of(content))
-            plain = plain and (content is None or isinstance(content, str))
-        return size, plain
+    @property
+    def constrained(self) -> bool:
+        """Whether the client constrains what is sampled."""
+        return not _CONSTRAINTS.isdisjoint(self.fields)
 
-    def native(self, extra: list[Message], *, choice_in_words: bool, format_apart: bool, roles: Roles) -> bytes:
-        """Return the client's body with ``extra`` messages appended.
+    def had_tools(self, prompt_tokens: int) -> bool | None:
+        """Whether a prompt of so many tokens had the tools in it; None if that is not certain."""
+        assert self.request_tools is not None
+        contents = [(message.get("role"), message.get("content")) for message in self.messages]
+        is_text = all(content is None or isinstance(content, str) for _, content in contents)
+        words = sum(len(text_of(content).split()) for role, content in contents if role in ("user", *INSTRUCTION_ROLES))
+        most = len(bytes(self.fields["messages"])) if is_text else None
+        return had_tools(prompt_tokens, most=most, words=words, tool_words=self.request_tools.words)
+
+    def native(
+        self, extra: list[Message], added: dict[str, Any], *, choice_in_words: bool, format_apart: bool, roles: Roles
+    ) -> bytes:
+        """Return the client's body with ``extra`` messages appended, and with the fields ``added``.
 
         ``choice_in_words``: the server takes no ``tool_choice``, so it is moved into the prompt. ``format_apart``: the server
         takes no ``response_format`` beside tools, so that is moved into the prompt.
         """
         in_words = choice_in_words and self.chooses
         apart = format_apart and self.answer_format is not None
-        if not (extra or in_words or apart or roles is not Roles.ALL):
+        if not (extra or added or in_words or apart or roles is not Roles.ALL):
             self.check_messages()
             return self.body
         view = [*self.messages]
@@ -358,9 +392,11 @@ class ChatCompletionBody(RequestFields):
             _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
             left_out |= {"tool_choice", "function_call"}
         fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
-        return encode({**fields, "messages": [*view, *extra]})
+        return encode({**fields, **added, "messages": [*view, *extra]})
 
-    def answer_alone(self, extra: list[Message], *, as_text: bool, format_in_words: bool, roles: Roles) -> bytes:
+    def answer_alone(
+        self, extra: list[Message], added: dict[str, Any], *, as_text: bool, format_in_words: bool, roles: Roles
+    ) -> bytes:
         """Return the body that asks for the answer in ``response_format``, without tools.
 
         ``as_text``: the model only knows text. ``format_in_words``: the server takes no ``response_format`` at all.
@@ -372,14 +408,14 @@ class ChatCompletionBody(RequestFields):
         body: dict[str, Any] = {name: raw for name, raw in self.fields.items() if name not in _TOOL_FIELDS}
         if format_in_words:
             del body["response_format"]
-        return encode({**body, "messages": [*view, *extra]})
+        return encode({**body, **added, "messages": [*view, *extra]})
 
     @property
     def chooses(self) -> bool:
         """Whether the client's ``tool_choice`` restricts the model."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
-    def text(self, extra: list[Message], *, roles: Roles) -> bytes:
+    def text(self, extra: list[Message], added: dict[str, Any], *, roles: Roles) -> bytes:
         """Return the body for a model that only knows text: without tools, the contract in its system message."""
         assert self.request_tools is not None
         if self.request_tools.problem is not None:
@@ -409,7 +445,7 @@ class ChatCompletionBody(RequestFields):
                 body[name] = view
             elif name not in _TOOL_FIELDS and (name != "response_format" or self.answer_format is None):
                 body[name] = raw
-        return encode(body)
+        return encode(body | added)
 
     def _flat(self) -> list[Message]:
         """Return the messages without tool roles."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from patchbay.models.capabilities import FormatUse, ModelCapabilities, Roles, fewer_roles, refuses_choice, refuses_tools
+from patchbay.models.capabilities import (
+    FormatUse,
+    ModelCapabilities,
+    Roles,
+    fewer_roles,
+    refused_additions,
+    refuses_choice,
+    refuses_tools,
+)
 from patchbay.models.policy import Policy, refuses_format
 from patchbay.models.request import ChatCompletionBody
 from patchbay.types import Message
@@ -18,13 +27,15 @@ _NO_CALL = Policy(forbidden=True)
 class UpstreamRequest:
     """The request as it is sent next.
 
-    ``answer_only``: the answer is asked for alone, without tools and with the format enforced. ``extra`` are the messages after
-    the client's: an answer that did not fit, and what is wrong with it.
+    ``answer_only``: the answer is asked for alone, without tools and with the format enforced. ``streams``: a stream is asked
+    for, by the client or here: a server notices that its client has left a stream, but not always for a whole answer. ``extra``
+    are the messages after the client's: an answer that did not fit, and what is wrong with it.
     """
 
     def __init__(self, call: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
         self.kind = kind
         self.answer_only = False
+        self.streams = call.stream
         self.extra: list[Message] = []
         self.format = call.answer_format if call.count == 1 else None
         self._call = call
@@ -32,7 +43,9 @@ class UpstreamRequest:
         self._choice_in_words = known.choice_in_words
         self._roles = known.roles
         self._format_use = known.format_use if self.format is not None else FormatUse.BESIDE_TOOLS
-        self._tools_refused = False
+        self._tools_refused = self._constraint_refused = False
+        self._added: dict[str, Any] = {}
+        self._not_added: set[str] = set(known.not_added)
 
     @property
     def policy(self) -> Policy:
@@ -44,19 +57,45 @@ class UpstreamRequest:
         """Whether ``response_format`` is left out while tools may be called."""
         return self.kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
 
-    def body(self) -> bytes:
-        """Return the request's body. Raises InvalidRequestError."""
+    @property
+    def collects(self) -> bool:
+        """Whether a whole answer is to come as a stream."""
+        return self.streams and not self._call.stream
+
+    @property
+    def asks_usage(self) -> bool:
+        """Whether the usage is asked for here, not by the client."""
+        return "stream_options" in self._added
+
+    def body(self, *, wants_usage: bool = False) -> bytes:
+        """Return the request's body; ``wants_usage``: with a stream's usage. Raises InvalidRequestError."""
         text = self.kind == "text"
         roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
         if self.format is not None and self._call.policy.forbidden and self.holds_format_back:
             self.answer_only = True
+        self._add(wants_usage=wants_usage)
         if self.answer_only:
             in_words = self._format_use is FormatUse.NEVER
-            return self._call.answer_alone(self.extra, as_text=text, format_in_words=in_words, roles=roles)
+            return self._call.answer_alone(self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles)
         if text:
-            return self._call.text(self.extra, roles=roles)
+            return self._call.text(self.extra, self._added, roles=roles)
         apart = self._format_use is not FormatUse.BESIDE_TOOLS
-        return self._call.native(self.extra, choice_in_words=self._choice_in_words, format_apart=apart, roles=roles)
+        in_words = self._choice_in_words
+        return self._call.native(self.extra, self._added, choice_in_words=in_words, format_apart=apart, roles=roles)
+
+    def _add(self, *, wants_usage: bool) -> None:
+        """Choose the fields beside the client's own, and whether to stream."""
+        call, tools = self._call, self._call.request_tools
+        assert tools is not None
+        is_text, may_stream = self.kind == "text", "stream" not in self._not_added
+        self.streams = call.stream or (is_text and may_stream and self._known.streams is True)
+        self._added = {}
+        if is_text and not self.answer_only and "stop" not in self._not_added and tools.stop and call.value("stop") is None:
+            self._added["stop"] = [tools.stop]
+        if self.collects:
+            self._added["stream"] = True
+        if self.collects or (wants_usage and call.stream and may_stream and not call.include_usage):
+            self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
 
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""
@@ -66,18 +105,22 @@ class UpstreamRequest:
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> bool:
         """Leave out what the upstream's error refuses; False if the next request would be the same."""
         sends_format = self.format is not None and self._format_use is not FormatUse.NEVER
+        is_native = self.kind == "native" and not self.answer_only
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._roles = fewer
         elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
             self._format_use = FormatUse.NEVER if self.answer_only else FormatUse.ALONE
-        elif self.kind == "text" or self.answer_only:
-            return False
-        elif self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
+        elif is_native and self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
             self._choice_in_words = True
-        elif may_use_text and refuses_tools(status, text):
+        elif is_native and may_use_text and self._call.constrained and refuses_format(status, text):
+            self._constraint_refused = True
+            self.use_text()
+        elif is_native and may_use_text and refuses_tools(status, text):
             # A model that is known to take tools refused something in this request only (a tool_choice, say).
             self._tools_refused = self._known.mode is None
             self.use_text()
+        elif refused := refused_additions(status, text, self._added):
+            self._not_added |= refused
         else:
             return False
         return True
@@ -95,9 +138,18 @@ class UpstreamRequest:
         if self._tools_refused:
             known.learn_mode("text")
             self._tools_refused = False
+        known.constraint_alone = known.constraint_alone or self._constraint_refused
+        known.not_added |= self._not_added
         if self._format_use is not FormatUse.BESIDE_TOOLS:
             known.learn_format_use(self._format_use)
         if self._roles is not Roles.ALL:
             known.learn_roles(self._roles)
         if self._choice_in_words and self.kind == "native":
             known.learn_choice_in_words()
+
+    def learn_streams(self, completion: Mapping[str, Any] | None, usage: Any) -> None:
+        """Record whether an answer, or its ``completion`` if it came as a document, shows that the server streams."""
+        if self.asks_usage or (self._call.stream and self._call.include_usage):
+            self._known.streams = completion is None and isinstance(usage, Mapping)
+        elif self._known.streams is None and completion is not None and "timings" in completion:  # llama.cpp
+            self._known.streams = True

@@ -18,7 +18,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import drive_async
+from patchbay.models.exchange_driver import AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
 from patchbay.models.sdk import library_of
 
@@ -144,7 +144,7 @@ class _PatchbayClient:
             return await forward(request, stream=stream) if is_async else forward(request, stream=stream)
         if not isinstance(exchange, Exchange):
             return exchange
-        send = lambda: forward(self._request(request, exchange), stream=exchange.streaming)  # noqa: E731
+        send = lambda: forward(self._request(request, exchange), stream=exchange.streams)  # noqa: E731
         upstream = _Upstream(send, exchange, is_async=is_async)
         library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
@@ -186,7 +186,8 @@ class _PatchbayClient:
     def _answer(self, request: Any, upstream: _Upstream, first: bytes) -> Any:
         """Return a whole answer: the upstream's own response if nothing in it was changed."""
         response = upstream.response
-        unchanged = response is not None and not upstream.exchange.fell_back and first is response.content
+        exchange = upstream.exchange
+        unchanged = response is not None and not (exchange.fell_back or exchange.streams) and first is response.content
         return response if unchanged else self._response(request, upstream, content=first)
 
     def _response(self, request: Any, upstream: _Upstream, **body: Any) -> Any:
@@ -213,7 +214,7 @@ def _rejection(response: Any) -> Rejection:
     return Rejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
 
 
-class _Upstream:
+class _Upstream(AsyncUpstream):
     """The server behind the inner client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
 
     With a blocking client these methods block and never await.
@@ -232,7 +233,7 @@ class _Upstream:
         if self.transformed is not None:  # its extensions name the connection in use
             self.transformed.extensions = response.extensions
         is_stream = str(response.headers.get("content-type", "")).startswith("text/event-stream")
-        if response.is_success and self.exchange.streaming and is_stream:
+        if response.is_success and self.exchange.streams and is_stream:
             pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
             self._next = functools.partial(anext if self._is_async else next, pieces, b"")
             return None

@@ -5,12 +5,14 @@ Per chunk of a stream: one read, one feed, at most one write; without middleware
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from patchbay.errors import UpstreamError
+from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import drive_async
+from patchbay.models.wire import decode
 from patchbay.server.errors import JSON_TYPE, excerpt
 from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
 from patchbay.server.origin import ClientError
@@ -27,31 +29,47 @@ _JSON: dict[str, str] = {"Content-Type": "application/json"}
 # The text must be readable here, and a stream that has begun with a heartbeat can not turn out to be compressed.
 _READABLE = {**_JSON, "Accept-Encoding": "identity"}
 OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
-    # Whether the exchange is transparent, whether it streams.
+    # Whether the exchange is transparent, whether it streams. A whole answer may come as a stream.
     (True, False): own_headers(_JSON),
     (True, True): own_headers(_READABLE),
-    (False, False): own_headers({**_READABLE, "Accept": "application/json"}),
+    (False, False): own_headers({**_READABLE, "Accept": "application/json, text/event-stream"}),
     (False, True): own_headers({**_READABLE, "Accept": "text/event-stream"}),
 }
+_DESCRIBING = 0.5
+"""Seconds for the upstream to describe itself: the first request with tools waits for it."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class ChatUpstream:
     """The upstream of one client request. ``answer`` is the response being read."""
 
-    def __init__(self, request: ProxyRequest, headers: Headers, *, streaming: bool) -> None:
+    def __init__(self, request: ProxyRequest, headers: Headers, exchange: Exchange[Any]) -> None:
         self._request = request
         self._headers = headers
-        self._streaming = streaming
+        self._exchange = exchange
         self._declared = False
         self.answer: Response
         self.sink: Callable[[bytes], bool] | None = None
         """Gets pieces within the network callback, until it refuses one."""
 
+    async def describe(self) -> Any:
+        """Return llama.cpp's ``/props``, decoded; None if the server has none, or is slow to send them."""
+        request = self._request
+        try:
+            async with asyncio.timeout(_DESCRIBING):
+                answer = await request.upstream.open("GET", "/props", b"", self._headers, None, at_root=True)
+                try:
+                    body = await request.read(answer, ANSWER_LIMIT)
+                finally:
+                    answer.close()
+            return decode(body) if answer.status == 200 else None
+        except (PatchbayError, TimeoutError, ValueError, RecursionError):
+            return None
+
     async def open(self, body: bytes) -> Rejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""
         request = self._request
-        request.log("upstream_request", stream=self._streaming, body=body)
+        request.log("upstream_request", stream=self._exchange.streams, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open(
             "POST", CHAT, request.scope.get("query_string", b""), self._headers, body
@@ -64,7 +82,7 @@ class ChatUpstream:
         if rejection is not None:
             return rejection
         check_is_plain(self.answer)
-        if not self._streaming or is_json(self.answer):
+        if not self._exchange.streams or is_json(self.answer):
             return await read_whole(self._request, self.answer)
         self._declared = is_event_stream(self.answer)
         return None
@@ -107,7 +125,7 @@ async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch = request.reply, request.watch
     streaming = exchange.streaming
-    upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), streaming=streaming)
+    upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), exchange)
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()

@@ -99,7 +99,7 @@ class UpstreamModel:
         """Send the request of a round; return the events of its response once it has begun."""
         encoder = EventEncoder()
         exchange = self._make_exchange(encode(body), encoder)
-        upstream = ChatUpstream(self._request, self._sent, streaming=exchange.streaming)
+        upstream = ChatUpstream(self._request, self._sent, exchange)
         answer = await open_answer(exchange, upstream)
         self.headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
         self.last = encoder.answer
