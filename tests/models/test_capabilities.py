@@ -58,8 +58,8 @@ def test_unsupported_fields_are_removed_everywhere_from_a_copy() -> None:
     ],
 )
 def test_a_model_that_answers_in_a_stream_only_is_understood(message: str) -> None:
-    assert demands_stream(UpstreamError(message, upstream_status=400))
-    assert not demands_stream(UpstreamError(message, upstream_status=503))
+    assert demands_stream(400, message)
+    assert not demands_stream(503, message)
 
 
 def test_capabilities_are_bounded_and_the_oldest_evicted() -> None:

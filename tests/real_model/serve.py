@@ -24,7 +24,8 @@ def main() -> None:
     parameters.cache_ram_mib = 0
     parameters.endpoint_slots = True
     server = xllamacpp.Server(parameters)
-    print(server.listening_address, flush=True)
+    sys.stdout.write(server.listening_address + "\n")
+    sys.stdout.flush()
     sys.stdin.read()
     os._exit(0)  # (its threads may be generating)
 

@@ -324,9 +324,9 @@ def complained_of(error: UpstreamError, body: Mapping[str, Any]) -> set[str]:
     return {name for name in _dispensable(body) if _MENTIONED[name].search(said)}
 
 
-def demands_stream(error: UpstreamError) -> bool:
-    """Whether the error says that the model only streams."""
-    return error.upstream_status in _STATUSES and _ONLY_STREAMS.search(f"{error} {error.body}") is not None
+def demands_stream(status: int, text: str) -> bool:
+    """Whether an upstream's error says that the model only streams."""
+    return status in _STATUSES and _ONLY_STREAMS.search(text) is not None
 
 
 def demands_reasoning(error: UpstreamError) -> bool:

@@ -6,7 +6,7 @@ the events of a ChatModel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from patchbay.errors import PatchbayError
@@ -76,85 +76,67 @@ class ByteEncoder:
         """See AnswerEncoder."""
 
     def passed(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
         return data
 
 
-class WholeEncoder(Generic[Out]):
-    """Collects an answer, and writes it with its end by the ``encoder`` of its protocol."""
+class _Collector(Generic[Out]):
+    """Base class of the encoders that collect an answer, and write it with its end."""
 
-    def __init__(self, encoder: AnswerEncoder[Out]) -> None:
-        self._encoder = encoder
-        self._answer = Answer()
-        self.passes_text = self.passes_calls = False
-        self.keeps_invalid = encoder.keeps_invalid
-        self.join = encoder.join
+    passes_text = passes_calls = False
+    join: Callable[[Iterable[Out]], Out]
+    whole: Callable[[Answer], Out]
+
+    def __init__(self) -> None:
+        self.answer = Answer()
 
     def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
-        self._answer.head = head
+        self.answer.head = head
 
-    def passed(self, choice: int, data: bytes) -> Out:  # noqa: ARG002
-        """See AnswerEncoder: never called."""
+    def passed(self, choice: int, data: bytes) -> Out:  # noqa: ARG002  (never called)
         return self.join(())
 
     def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Out:
-        """See AnswerEncoder."""
-        self._answer.choice(choice).add(part, logprobs)
+        self.answer.choice(choice).add(part, logprobs)
         return self.join(())
 
     def finish(self, choice: int, reason: str, **more: Any) -> Out:
-        """See AnswerEncoder."""
-        self._answer.choice(choice).finish = reason
-        self._answer.usage = more.pop("usage", self._answer.usage)
-        self._answer.extra = more
+        self.answer.choice(choice).finish = reason
+        self.answer.usage = more.pop("usage", self.answer.usage)
+        self.answer.extra = more
         return self.join(())
 
     def usage(self, usage: Any) -> Out:
-        """See AnswerEncoder."""
-        self._answer.usage = usage
+        self.answer.usage = usage
         return self.join(())
 
     def end(self) -> Out:
-        """See AnswerEncoder."""
-        return self._encoder.whole(self._answer)
-
-    def error(self, error: PatchbayError | str) -> Out:
-        """See AnswerEncoder."""
-        return self._encoder.error(error)
-
-    def whole(self, answer: Answer) -> Out:
-        """See AnswerEncoder."""
-        return self._encoder.whole(answer)
+        return self.whole(self.answer)
 
 
-class EventEncoder:
+class WholeEncoder(_Collector[Out]):
+    """Collects an answer, and writes it with its end by the ``encoder`` of its protocol."""
+
+    def __init__(self, encoder: AnswerEncoder[Out]) -> None:
+        super().__init__()
+        self.keeps_invalid = encoder.keeps_invalid
+        self.join = encoder.join
+        self.whole = encoder.whole
+        self.error = encoder.error
+
+
+class EventEncoder(_Collector[Events]):
     """Yields the events of an answer, the last of them the reply. Only the first choice is read.
 
     ``answer`` is what was collected.
     """
 
-    passes_text = passes_calls = False
     keeps_invalid = True
 
-    def __init__(self) -> None:
-        self.answer = Answer()
-
     def join(self, pieces: Iterable[Events]) -> Events:
-        """See AnswerEncoder."""
         return [event for piece in pieces for event in piece]
 
-    def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
-        self.answer.head = head
-
-    def passed(self, choice: int, data: bytes) -> Events:  # noqa: ARG002
-        """See AnswerEncoder: never called."""
-        return []
-
     def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Events:
-        """See AnswerEncoder."""
-        self.answer.choice(choice).add(part, logprobs)
+        super().part(choice, part, logprobs)
         if choice:
             return []
         if isinstance(part, TextDelta | ReasoningDelta):
@@ -164,28 +146,10 @@ class EventEncoder:
         deltas = (ReasoningDelta(reasoning_of(part.fields)), TextDelta(text_in(part.fields)))
         return [(delta, logprobs) for delta in deltas if delta.text]
 
-    def finish(self, choice: int, reason: str, **more: Any) -> Events:
-        """See AnswerEncoder."""
-        self.answer.choice(choice).finish = reason
-        if not choice:
-            self.answer.usage = more.get("usage", self.answer.usage)
-        return []
-
-    def usage(self, usage: Any) -> Events:
-        """See AnswerEncoder."""
-        self.answer.usage = usage
-        return []
-
-    def end(self) -> Events:
-        """See AnswerEncoder."""
-        return self.whole(self.answer)
-
     def error(self, error: PatchbayError | str) -> Events:
-        """Raise the error."""
         raise as_patchbay_error(error)
 
     def whole(self, answer: Answer) -> Events:
-        """See AnswerEncoder."""
         self.answer = answer
         first = answer.first
         usage = NO_USAGE if answer.usage is None else Usage.from_openai(answer.usage)
@@ -202,17 +166,14 @@ class ChatEncoder(ByteEncoder):
         self._head = b""
 
     def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
         if not self._opened:
             self._head = b"data: " + encode(_head_fields(head, "chat.completion.chunk"))[:-1] + b',"choices":['
 
     def passed(self, choice: int, data: bytes) -> bytes:
-        """See AnswerEncoder."""
         self._opened.add(choice)
         return data
 
     def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
-        """See AnswerEncoder."""
         if isinstance(part, CallArguments):
             return (
                 b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
@@ -222,24 +183,21 @@ class ChatEncoder(ByteEncoder):
         return b"" if delta is None else self._delta(choice, delta, logprobs)
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
-        """See AnswerEncoder."""
         chunk = self._chunk(choice, b"{}", NULL, encode(reason))
         return b"%s,%s\n\n" % (chunk[:-3], encode(more)[1:]) if more else chunk
 
     def usage(self, usage: Any) -> bytes:
-        """See AnswerEncoder."""
         return b'%s],"usage":%s}\n\n' % (self._head, encode(usage))
 
     def end(self) -> bytes:
-        """See AnswerEncoder."""
         return DONE
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """See AnswerEncoder; no ``[DONE]`` follows an error."""
+        # (no ``[DONE]`` follows an error)
         return sse_event(encode(error_body(error)))
 
     def whole(self, answer: Answer) -> bytes:
-        """See AnswerEncoder: the server's own bytes if nothing in them changes."""
+        # The server's own bytes if nothing in them changes.
         head = answer.head
         document = dict(head.completion or _head_fields(head, "chat.completion"))
         originals = document.get("choices") or {}
@@ -323,7 +281,6 @@ class LegacyChatEncoder(ChatEncoder):
     passes_calls = False
 
     def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
-        """See AnswerEncoder."""
         delta = _delta_of(part)
         if delta is None:
             return b""
@@ -331,7 +288,6 @@ class LegacyChatEncoder(ChatEncoder):
         return self._delta(choice, {"function_call": calls[0]["function"]} if calls else delta, logprobs)
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
-        """See AnswerEncoder."""
         return super().finish(choice, _legacy_reason(reason), **more)
 
     def _choice(self, index: int, choice: AnswerChoice, original: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.models.capabilities import Capabilities, demands_stream, request_with_retries
+from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
@@ -167,17 +167,10 @@ class OpenAIChatModel:
                     yield ModelReply(tools.own(event.reply), reason, event.usage)
 
     async def _open(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[Events, None]:
-        """Send a request; return the events of its answer, streamed from a model that answers in a stream only."""
-        known = self._capabilities.of(body.get("model"))
-        if not (stream or known.only_streams):
-            try:
-                return await request_with_retries(self._request, body, known, self._provider.sent_back)
-            except UpstreamError as error:
-                if not demands_stream(error):
-                    raise
-            known.only_streams = True
-        streamed = {"stream_options": {"include_usage": True}, **body, "stream": True}
-        return await request_with_retries(self._request, streamed, known, self._provider.sent_back)
+        """Send a request; return the events of its answer."""
+        if stream:
+            body = {"stream_options": {"include_usage": True}, **body, "stream": True}
+        return await request_with_retries(self._request, body, self._capabilities.of(body.get("model")), self._provider.sent_back)
 
     async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}

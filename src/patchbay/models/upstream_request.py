@@ -9,6 +9,7 @@ from patchbay.models.capabilities import (
     FormatUse,
     ModelCapabilities,
     Roles,
+    demands_stream,
     fewer_roles,
     refused_additions,
     refuses_choice,
@@ -44,6 +45,7 @@ class UpstreamRequest:
         self._roles = known.roles
         self._format_use = known.format_use if self.format is not None else FormatUse.BESIDE_TOOLS
         self._tools_refused = self._constraint_refused = False
+        self._must_stream = known.only_streams
         self._added: dict[str, Any] = {}
         self._not_added: set[str] = set(known.not_added)
 
@@ -88,13 +90,13 @@ class UpstreamRequest:
         call, tools = self._call, self._call.request_tools
         assert tools is not None
         is_text, may_stream = self.kind == "text", "stream" not in self._not_added
-        self.streams = call.stream or (is_text and may_stream and self._known.streams is True)
+        self.streams = call.stream or self._must_stream or (is_text and may_stream and self._known.streams is True)
         self._added = {}
         if is_text and not self.answer_only and "stop" not in self._not_added and tools.stop and call.value("stop") is None:
             self._added["stop"] = [tools.stop]
         if self.collects:
             self._added["stream"] = True
-        if self.collects or (wants_usage and call.stream and may_stream and not call.include_usage):
+        if may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage)):
             self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
 
     def use_text(self) -> None:
@@ -108,6 +110,8 @@ class UpstreamRequest:
         is_native = self.kind == "native" and not self.answer_only
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._roles = fewer
+        elif not self.streams and demands_stream(status, text):
+            self._must_stream = True
         elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
             self._format_use = FormatUse.NEVER if self.answer_only else FormatUse.ALONE
         elif is_native and self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
@@ -140,6 +144,7 @@ class UpstreamRequest:
             self._tools_refused = False
         known.constraint_alone = known.constraint_alone or self._constraint_refused
         known.not_added |= self._not_added
+        known.only_streams = known.only_streams or self._must_stream
         if self._format_use is not FormatUse.BESIDE_TOOLS:
             known.learn_format_use(self._format_use)
         if self._roles is not Roles.ALL:

@@ -29,10 +29,10 @@ _JSON: dict[str, str] = {"Content-Type": "application/json"}
 # The text must be readable here, and a stream that has begun with a heartbeat can not turn out to be compressed.
 _READABLE = {**_JSON, "Accept-Encoding": "identity"}
 OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
-    # Whether the exchange is transparent, whether it streams. A whole answer may come as a stream.
+    # Whether the exchange is transparent, whether it streams.
     (True, False): own_headers(_JSON),
     (True, True): own_headers(_READABLE),
-    (False, False): own_headers({**_READABLE, "Accept": "application/json, text/event-stream"}),
+    (False, False): own_headers({**_READABLE, "Accept": "application/json"}),
     (False, True): own_headers({**_READABLE, "Accept": "text/event-stream"}),
 }
 _DESCRIBING = 0.5
@@ -68,12 +68,12 @@ class ChatUpstream:
 
     async def open(self, body: bytes) -> Rejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""
-        request = self._request
+        request, headers = self._request, self._headers
+        if self._exchange.streams and not self._exchange.streaming:
+            headers = [(name, b"text/event-stream" if name == b"accept" else value) for name, value in headers]
         request.log("upstream_request", stream=self._exchange.streams, body=body)
         request.watch.wait()
-        self.answer = answer = await request.upstream.open(
-            "POST", CHAT, request.scope.get("query_string", b""), self._headers, body
-        )
+        self.answer = answer = await request.upstream.open("POST", CHAT, request.scope.get("query_string", b""), headers, body)
         return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
 
     async def send(self, body: bytes) -> Rejection | bytes | None:
