@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -147,3 +148,26 @@ def test_the_clients_mistakes_are_400_in_openais_shape(wrong: bytes) -> None:
         assert (400, "invalid_request_error") == (answer.status, answer.json["error"]["type"])
         assert {"message", "type", "code", "param"} == set(answer.json["error"])
         assert [] == upstream.seen
+
+
+@pytest.mark.parametrize("described", ["without tools", "with tools", "missing", "not json", "slow"])
+def test_server_is_asked_once_for_its_description(described: str) -> None:
+    asked: list[str] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        asked.append(f"{request.method} {request.path}" + " tools" * (b'"tools"' in await request.read()))
+        if request.path != "/up/props":
+            answer = {"id": "c", "choices": [{"index": 0, "message": {"content": CALL}, "finish_reason": "stop"}]}
+            return web.json_response(answer)
+        if described == "slow":
+            await asyncio.sleep(60)
+        if described in ("missing", "not json"):
+            return web.Response(status=404 if described == "missing" else 200, text="<html>")
+        return web.json_response({"chat_template_caps": {"supports_tools": described == "with tools"}})
+
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, make_exchange=None)) as port:
+        for _ in range(2):
+            answer = ask(port, "POST", CHAT, body(max_tokens=1)).json
+            assert "lookup" == answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+    chat = "POST /up/v1/chat/completions" + " tools" * (described != "without tools")
+    assert ["GET /up/props", chat, chat] == asked

@@ -77,11 +77,11 @@ class SharedUpstream:
         self._answers[key] = list(answers)
         return key
 
-    def wait_for(self, key: str) -> RecordedRequest:
-        """The first request under ``key``, waited for."""
+    def wait_for(self, key: str, *, number: int = 0) -> RecordedRequest:
+        """The first request under ``key``, or one after it, waited for."""
         with self._arrival:
-            assert self._arrival.wait_for(lambda: self.seen[key], PATIENCE), f"no request for {key}"
-        return self.seen[key][0]
+            assert self._arrival.wait_for(lambda: len(self.seen[key]) > number, PATIENCE), f"no request for {key}"
+        return self.seen[key][number]
 
     def __enter__(self) -> Self:
         self._thread.start()

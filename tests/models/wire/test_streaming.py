@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
 
 import openai
 
@@ -14,7 +17,7 @@ import patchbay
 from patchbay.testing.script import DONE, Raw, events
 from support.chat_clients import Proxy, chat, http_request, sdk_client, wrapped_client
 from support.fenced_texts import ROME, TOOLS, block
-from support.scripted_server import PATIENCE, SharedUpstream, chunk
+from support.scripted_server import PATIENCE, SharedUpstream, chunk, completion, json_body
 
 Connect = Callable[..., openai.OpenAI]
 
@@ -159,3 +162,66 @@ def test_upstream_is_closed_when_a_client_leaves_mid_stream(upstream: SharedUpst
     assert next(iter(chunks)) is not None
     chunks.close()
     assert upstream.seen[model][0].left.wait(PATIENCE)
+
+
+def _shows_that_it_streams(model: str) -> dict[str, Any]:
+    return completion(model, {"content": "Hello."}, timings={"prompt_n": 1})
+
+
+def test_upstream_is_closed_when_the_client_of_a_whole_answer_leaves(
+    proxies: Callable[..., Proxy], upstream: SharedUpstream, model: str
+) -> None:
+    endless = Raw([events(chunk(model, role="assistant", content="Hello there, "), done=False)], end="hang")
+    upstream.on(model, json_body(_shows_that_it_streams(model)), endless)
+    proxy = proxies("--tools", "text")
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS}
+    assert 200 == http_request(proxy.port, "POST", "/v1/chat/completions", body).status
+    with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE)) as connection:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+        upstream.wait_for(model, number=1)
+    second = upstream.seen[model][1]
+    assert second.left.wait(PATIENCE)
+    assert (True, {"include_usage": True}, "text/event-stream") == (
+        second.json["stream"],
+        second.json["stream_options"],
+        second.headers["accept"],
+    )
+
+
+def test_task_that_waits_for_a_whole_answer_of_a_wrapped_client_frees_the_server_when_it_is_cancelled(
+    upstream: SharedUpstream, model: str
+) -> None:
+    endless = Raw([events(chunk(model, role="assistant", content="Hello there, "), done=False)], end="hang")
+    upstream.on(model, json_body(_shows_that_it_streams(model)), endless)
+
+    async def leave() -> None:
+        async with patchbay.wrap(openai.AsyncOpenAI(base_url=upstream.url, api_key="k", max_retries=0), tools="text") as client:
+            messages: Any = [{"role": "user", "content": "Hi"}]
+            tools: Any = TOOLS
+            await client.chat.completions.create(model=model, messages=messages, tools=tools)
+            task = asyncio.create_task(client.chat.completions.create(model=model, messages=messages, tools=tools))
+            await asyncio.to_thread(upstream.wait_for, model, number=1)
+            task.cancel()
+            await asyncio.wait([task])
+
+    asyncio.run(leave())
+    assert upstream.seen[model][1].left.wait(PATIENCE)
+
+
+def test_whole_answer_is_the_same_streamed_and_not(connect: Connect, upstream: SharedUpstream, model: str) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
+    text = f"I look.\n{block(ROME)}"
+    whole = completion(model, {"content": text}, timings={"prompt_n": 1}, usage=usage)
+    pieces = [chunk(model, role="assistant", content=piece) for piece in (text[:9], text[9:30], text[30:])]
+    ends = chunk(model, finish_reason="stop"), {**chunk(model), "choices": [], "usage": usage, "timings": {"prompt_n": 1}}
+    upstream.on(model, json_body(whole), Raw([events({**chunk(model), "id": "c", "choices": []}, *pieces, *ends)]))
+    client = connect()
+    answers = []
+    for _ in range(2):
+        messages: Any = [{"role": "user", "content": "Weather?"}]
+        answer = client.chat.completions.create(model=model, messages=messages, tools=TOOLS).model_dump(exclude_unset=True)
+        answer["choices"][0].pop("logprobs", None)  # (null in the second one)
+        answer["choices"][0]["message"]["tool_calls"][0]["id"] = "random"
+        answers.append({**answer, "id": "c"})
+    assert [None, True] == [request.json.get("stream") for request in upstream.seen[model]]
+    assert answers[0] == answers[1]

@@ -70,7 +70,7 @@ class ChatUpstream:
         """Send a request; return a rejection for an error status, else None before the body is read."""
         request, headers = self._request, self._headers
         if self._exchange.streams and not self._exchange.streaming:
-            headers = [(name, b"text/event-stream" if name == b"accept" else value) for name, value in headers]
+            headers = [(name, b"text/event-stream" if name.lower() == b"accept" else value) for name, value in headers]
         request.log("upstream_request", stream=self._exchange.streams, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open("POST", CHAT, request.scope.get("query_string", b""), headers, body)
