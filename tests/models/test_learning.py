@@ -229,7 +229,7 @@ def test_answer_is_asked_for_again_in_a_stream_too() -> None:
 # the usage of a stream whose client does not ask for it
 
 
-def test_count_decides_in_a_stream_and_its_client_sees_no_event_of_its_own_for_it() -> None:
+def test_count_decides_in_a_stream_and_its_client_gets_no_event_of_its_own_for_it() -> None:
     memory = Capabilities()
     exchange = make(memory, stream=True, messages=[{"role": "user", "content": "x"}])
     assert {"include_usage": True} == sent(exchange)["stream_options"]

@@ -57,7 +57,8 @@ class ChatUpstream:
         request = self._request
         try:
             async with asyncio.timeout(_DESCRIBING):
-                answer = await request.upstream.open("GET", "/props", b"", self._headers, None, at_root=True)
+                headers = request.upward(OWN_HEADERS[False, False])
+                answer = await request.upstream.open("GET", "/props", b"", headers, None, at_root=True)
                 try:
                     body = await request.read(answer, ANSWER_LIMIT)
                 finally:
