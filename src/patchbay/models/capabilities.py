@@ -245,19 +245,6 @@ def refuses_choice(status: int, text: str) -> bool:
     return status in (400, 404, 422) and _CHOICE.search(text[:_MOST_READ]) is not None
 
 
-def had_tools(tokens: int, *, most: int | None, words: int, tool_words: int) -> bool | None:
-    """Whether a prompt of so many tokens had the tools in it, beside its messages; None if that is not certain.
-
-    ``most`` is the size of the messages in bytes, if they are only text: tokenizers need at most one token per byte, plus a
-    default system prompt. ``words`` and ``tool_words`` are the words of the messages and of the shortest form of the tools: they
-    need at least one token per word, less a quarter for those with tokens of several words. Fewer tokens than the words of the
-    messages prove nothing: some servers count only what was not in their cache.
-    """
-    if most is not None and tokens > most + 64:
-        return True
-    return False if words <= tokens < (words + tool_words) * 3 // 4 else None
-
-
 Answer = TypeVar("Answer")
 
 _STATUSES: Final = frozenset({400, 422})

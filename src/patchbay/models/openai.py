@@ -154,7 +154,10 @@ class OpenAIChatModel:
         body = self._provider.prepare({**self._named, **tools.body(request)})
         if not body.get("model"):
             raise ConfigurationError("No model is named: a client serves many. Name one with each request (model=...).")
-        async with aclosing(await self._open(body, stream=request.stream)) as pieces:
+        if request.stream:
+            body = {"stream_options": {"include_usage": True}, **body, "stream": True}
+        known = self._capabilities.of(body["model"])
+        async with aclosing(await request_with_retries(self._request, body, known, self._provider.sent_back)) as pieces:
             async for piece in pieces:
                 for event, _ in piece:
                     if not isinstance(event, ModelReply):
@@ -165,12 +168,6 @@ class OpenAIChatModel:
                     if reason == "error":
                         raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
                     yield ModelReply(tools.own(event.reply), reason, event.usage)
-
-    async def _open(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[Events, None]:
-        """Send a request; return the events of its answer."""
-        if stream:
-            body = {"stream_options": {"include_usage": True}, **body, "stream": True}
-        return await request_with_retries(self._request, body, self._capabilities.of(body.get("model")), self._provider.sent_back)
 
     async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}

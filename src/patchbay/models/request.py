@@ -21,7 +21,7 @@ from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
-from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles, had_tools
+from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import AnswerFormat, Policy, read_answer_format, read_policy
 from patchbay.models.providers import developer_as_system
@@ -361,14 +361,20 @@ class ChatCompletionBody(RequestFields):
         """Whether the client constrains what is sampled."""
         return not _CONSTRAINTS.isdisjoint(self.fields)
 
-    def had_tools(self, prompt_tokens: int) -> bool | None:
-        """Whether a prompt of so many tokens had the tools in it; None if that is not certain."""
+    def had_tools(self, tokens: int) -> bool | None:
+        """Whether a prompt of so many tokens had the tools in it, beside its messages; None if that is not certain.
+
+        Tokenizers need at most one token per byte, plus a default system prompt (64); and at least one per word, less a quarter
+        for those with tokens of several words. Fewer tokens than the words of the messages prove nothing: some servers count only
+        what was not in their cache.
+        """
         assert self.request_tools is not None
         contents = [(message.get("role"), message.get("content")) for message in self.messages]
         is_text = all(content is None or isinstance(content, str) for _, content in contents)
+        if is_text and tokens > len(bytes(self.fields["messages"])) + 64:
+            return True
         words = sum(len(text_of(content).split()) for role, content in contents if role in ("user", *INSTRUCTION_ROLES))
-        most = len(bytes(self.fields["messages"])) if is_text else None
-        return had_tools(prompt_tokens, most=most, words=words, tool_words=self.request_tools.words)
+        return False if words <= tokens < (words + self.request_tools.words) * 3 // 4 else None
 
     def native(
         self, extra: list[Message], added: dict[str, Any], *, choice_in_words: bool, format_apart: bool, roles: Roles

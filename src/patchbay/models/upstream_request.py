@@ -29,14 +29,15 @@ class UpstreamRequest:
     """The request as it is sent next.
 
     ``answer_only``: the answer is asked for alone, without tools and with the format enforced. ``streams``: a stream is asked
-    for, by the client or here: a server notices that its client has left a stream, but not always for a whole answer. ``extra``
-    are the messages after the client's: an answer that did not fit, and what is wrong with it.
+    for, by the client, or here (``collects``): a server notices that its client has left a stream, but not always for a whole
+    answer. ``asks_usage``: a stream's usage is asked for here. ``extra`` are the messages after the client's: an answer that did
+    not fit, and what is wrong with it.
     """
 
     def __init__(self, call: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
         self.kind = kind
         self.answer_only = False
-        self.streams = call.stream
+        self.streams = self.collects = self.asks_usage = False
         self.extra: list[Message] = []
         self.format = call.answer_format if call.count == 1 else None
         self._call = call
@@ -58,16 +59,6 @@ class UpstreamRequest:
     def holds_format_back(self) -> bool:
         """Whether ``response_format`` is left out while tools may be called."""
         return self.kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
-
-    @property
-    def collects(self) -> bool:
-        """Whether a whole answer is to come as a stream."""
-        return self.streams and not self._call.stream
-
-    @property
-    def asks_usage(self) -> bool:
-        """Whether the usage is asked for here, not by the client."""
-        return "stream_options" in self._added
 
     def body(self, *, wants_usage: bool = False) -> bytes:
         """Return the request's body; ``wants_usage``: with a stream's usage. Raises InvalidRequestError."""
@@ -91,12 +82,12 @@ class UpstreamRequest:
         assert tools is not None
         is_text, may_stream = self.kind == "text", "stream" not in self._not_added
         self.streams = call.stream or self._must_stream or (is_text and may_stream and self._known.streams is True)
-        self._added = {}
+        self.collects = self.streams and not call.stream
+        self.asks_usage = may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage))
+        self._added = {"stream": True} if self.collects else {}
         if is_text and not self.answer_only and "stop" not in self._not_added and tools.stop and call.value("stop") is None:
             self._added["stop"] = [tools.stop]
-        if self.collects:
-            self._added["stream"] = True
-        if may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage)):
+        if self.asks_usage:
             self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
 
     def use_text(self) -> None:
