@@ -284,11 +284,16 @@ class Server:
         """See AsyncUpstream."""
 
 
-async def ask(name: str, server: Server, *, stream: bool, native: bool, **request: Any) -> Read:
-    """Return what a client of a protocol reads from this server, which also is what the server sends: whole, or a stream."""
+async def ask(name: str, server: Server, *, stream: bool, native: bool, collected: bool = False, **request: Any) -> Read:
+    """Return what a client of a protocol reads from this server, which also is what the server sends: whole, or a stream.
+
+    ``collected``: the server is known to stream, so whole answers come as streams, too.
+    """
     protocol = PROTOCOLS[name]
     body, encoder = protocol.request(stream=stream, **request)
-    exchange: Exchange[bytes] = Exchange(body, TextOptions(tools="native" if native else "text"), Capabilities(), encoder)
+    memory = Capabilities()
+    memory.of("m").streams = collected
+    exchange: Exchange[bytes] = Exchange(body, TextOptions(tools="native" if native else "text"), memory, encoder)
     out = b""
     try:
         async for piece in drive_async(exchange, server):

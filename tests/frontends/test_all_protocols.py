@@ -63,6 +63,17 @@ async def test_the_same_answer_in_every_protocol(case, native, name, stream):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
+async def test_whole_answer_may_come_as_a_stream(case, name):
+    server = Server([written(*case.calls, native=False)], stream=True)
+    read = await ask(name, server, stream=False, native=False, collected=True, choice=case.choice)
+    assert (TEXT, list(case.calls), "calls" if case.calls else "stop", (11, 7)) == (
+        read.text.strip(), read.calls, read.finish, read.usage
+    )  # fmt: skip
+    assert [True] == [body["stream"] for body in server.asked]
+
+
 @pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
 async def test_stream_split_anywhere_gives_the_same_answer(name):
     answer = written(ROME, OSLO, native=False)
