@@ -8,10 +8,11 @@ from contextlib import aclosing
 import pytest
 from google.genai import types as sdk
 
-from patchbay.realtime import RealtimeLimits, RealtimeSession
+from patchbay.realtime import RealtimeSession
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
 from patchbay.testing.realtime import Answer, FakeGemini, Faults, Pause, Quote, Say
+from realtime.core.playing import limits
 from realtime.fakes.raw import Line as ProviderConnection
 from realtime.fakes.raw import opened
 from support.running import run
@@ -20,7 +21,7 @@ from .frames import dialect, read
 
 BOUND = 30.0
 NEWER = "gemini/gemini-3.1-flash-live-preview"
-LIMITS = RealtimeLimits(first_pause=0.01, longest_pause=0.02, slow_after=0.05)
+LIMITS = limits(slow_after=0.05)
 TALK = [Line("user", "Who are you?"), Line("assistant", "A model."), Line("user", "Which one?")]
 
 

@@ -10,11 +10,12 @@ import pytest
 import trustme
 
 from patchbay.errors import UpstreamError
-from patchbay.realtime import RealtimeLimits, RealtimeSession, connection
+from patchbay.realtime import RealtimeSession, connection
 from patchbay.testing.realtime import FakeGemini, FakeOpenAI, Quote
+from realtime.core.playing import limits
 
 BOUND = 60.0
-LIMITS = RealtimeLimits(first_pause=0.01, longest_pause=0.02, reconnects=3)
+LIMITS = limits(reconnects=3)
 
 
 @pytest.fixture
