@@ -5,7 +5,6 @@ Every one listens on loopback, runs one worker, and is given the same scripted u
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import pwd
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import patchbay
 from bench import install
 from bench.places import UnavailableError
 
@@ -66,7 +66,7 @@ def _patchbay(mode: str) -> Maker:
             raise UnavailableError("patchbay is not installed in this environment")
         return Program(
             name=OURS if mode == "text" else f"{OURS} ({mode})",
-            version=importlib.metadata.version("patchbay"),
+            version=patchbay.__version__,
             command=lambda place: [
                 *(str(script), "proxy", "--upstream", place.upstream, "--port", str(place.port)),
                 *("--workers", "1", "--tools", mode),

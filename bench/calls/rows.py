@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import patchbay
 from bench import install
 
 SAME_PROCESS = "the same process"
@@ -45,7 +46,7 @@ def _peer(allowed: bool) -> Path:  # noqa: FBT001
 
 def rows() -> tuple[Row, ...]:
     """All ways of a call, in the order of the table."""
-    ours, starlette, mcp = importlib.metadata.version("patchbay"), importlib.metadata.version("starlette"), install.pinned(PEER)
+    ours, starlette, mcp = patchbay.__version__, importlib.metadata.version("starlette"), install.pinned(PEER)
     return (
         Row(SAME_PROCESS, "bench.calls.same_process", ours, this_python),
         Row(PLUGIN, "bench.calls.plugin", ours, this_python),
@@ -61,4 +62,4 @@ def rows() -> tuple[Row, ...]:
 
 def registering() -> Row:
     """Describe the row that measures registration instead of a call."""
-    return Row(REGISTERING, "bench.calls.registering", importlib.metadata.version("patchbay"), this_python)
+    return Row(REGISTERING, "bench.calls.registering", patchbay.__version__, this_python)

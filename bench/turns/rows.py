@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import patchbay
 from bench import install
 
 FLOOR = "a loop by hand"
@@ -56,7 +57,7 @@ def _peer(name: str, kind: str = "peer") -> Row:
 
 def client_rows() -> tuple[Row, ...]:
     """Those over the real ``openai`` client."""
-    ours = importlib.metadata.version("patchbay")
+    ours = patchbay.__version__
     return (
         Row(CLIENT_FLOOR, "bench.turns.client_floor", importlib.metadata.version("openai"), this_python),
         *(Row(name, f"bench.turns.client_patchbay:{kind}", ours, this_python) for name, kind in CLIENT_OURS.items()),
@@ -66,7 +67,7 @@ def client_rows() -> tuple[Row, ...]:
 
 def rows() -> tuple[Row, ...]:
     """All of them, in the order of the table."""
-    ours = importlib.metadata.version("patchbay")
+    ours = patchbay.__version__
     return (
         Row(FLOOR, "bench.turns.floor", "", this_python),
         Row(RUNNER, "bench.turns.patchbay_runner", ours, this_python),

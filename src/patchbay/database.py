@@ -72,7 +72,7 @@ class Database:
     """One database with the tables of ``metadata``, which are created where they are missing.
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
-    database in memory, or ``postgresql://user@host/name``, which needs ``patchbay[postgres]``. A driver in it
+    database in memory, or ``postgresql://user@host/name``, which needs ``patchbay-tools[postgres]``. A driver in it
     (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of objects in
     any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
@@ -257,7 +257,7 @@ class Database:
             url = self.url.update_query_dict({name: value for name, value in _LIVENESS.items() if name not in self.url.query})
             engine = sqlalchemy.create_engine(url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True)
         except ModuleNotFoundError as error:
-            raise ConfigurationError("PostgreSQL needs its driver: install 'patchbay[postgres]'.") from error
+            raise ConfigurationError("PostgreSQL needs its driver: pip install 'patchbay-tools[postgres]'.") from error
         return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
 
     def _new_sqlite(self) -> _Open:

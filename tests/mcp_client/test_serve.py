@@ -64,7 +64,7 @@ def test_the_sdk_is_not_imported_before_a_server_is_mounted():
 
 def test_without_the_extra_the_error_names_it(config):
     done = subprocess.run([sys.executable, "-c", WITHOUT_SDK, str(config)], capture_output=True, text=True, timeout=60)
-    assert (2, "patchbay: MCP servers need the MCP SDK, which is not installed: pip install 'patchbay[mcp]'\n") == (
+    assert (2, "patchbay: MCP servers need the MCP SDK, which is not installed: pip install 'patchbay-tools[mcp]'\n") == (
         done.returncode,
         done.stderr,
     )

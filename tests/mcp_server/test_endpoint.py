@@ -110,7 +110,7 @@ def test_server_without_the_sdk_names_what_to_install() -> None:
     with children.listening([sys.executable, "-c", hidden, *SERVE], name="patchbay serve", timeout=BOUND) as child:
         status, body = ask(port_of(child))
         assert (501, "mcp_not_installed") == (status, body["error_code"])
-        assert "pip install 'patchbay[mcp]'" in body["detail"]
+        assert "pip install 'patchbay-tools[mcp]'" in body["detail"]
         assert 404 == ask(port_of(child), path="/mcp/other")[0]
 
 

@@ -1,6 +1,6 @@
 """MCP (Model Context Protocol): its servers' tools in the registry, and the registry as one of its servers.
 
-The official SDK (``pip install 'patchbay[mcp]'``) is imported when the first server is mounted, or the registry is served.
+The official SDK (``pip install 'patchbay-tools[mcp]'``) is imported when the first server is mounted, or the registry is served.
 """
 
 from __future__ import annotations

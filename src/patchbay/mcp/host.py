@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the SDK: 1.9 s
     from patchbay.mcp.connection import Connection, State
     from patchbay.mcp.tools import McpTool
 
-EXTRA: Final = "pip install 'patchbay[mcp]'"
+EXTRA: Final = "pip install 'patchbay-tools[mcp]'"
 PINS_INTERVAL: Final = 2.0
 """Seconds between checks of the file of accepted definitions, while a change waits to be accepted."""
 

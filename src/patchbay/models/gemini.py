@@ -410,7 +410,7 @@ def connect_gemini(
     try:
         import google.genai as genai
     except ImportError:
-        raise ConfigurationError("Gemini needs google-genai: pip install 'patchbay[gemini]'.") from None
+        raise ConfigurationError("Gemini needs google-genai: pip install 'patchbay-tools[gemini]'.") from None
     options: Any = {"base_url": url, "headers": dict(headers or {})}
     # A redirect would be followed to any host with the key in a header of Google's own. The SDK uses one of two HTTP clients, and
     # each has its own argument for this.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATH: Final = "/mcp"
 
 _NO_RESUMPTION: Final = "Events are not stored, so a stream cannot be resumed: open a new one, without Last-Event-ID."
-_NOT_INSTALLED: Final = "MCP needs the official SDK on the server: pip install 'patchbay[mcp]', and start it again."
+_NOT_INSTALLED: Final = "MCP needs the official SDK on the server: pip install 'patchbay-tools[mcp]', and start it again."
 
 
 class McpEndpoint:

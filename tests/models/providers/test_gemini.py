@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("google.genai", reason="needs the packages of patchbay[gemini]")
+pytest.importorskip("google.genai", reason="needs the packages of patchbay-tools[gemini]")
 
 from google.genai import types
 
