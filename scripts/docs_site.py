@@ -1,6 +1,6 @@
 """MkDocs hooks of the documentation site (mkdocs.yml).
 
-- ``<!-- table: NAME -->`` is replaced by a table of ``reference.py``, and ``<!-- include: FILE -->`` by a page of the repository's root.
+- ``<!-- include: FILE -->`` is replaced by a page of the repository's root, and ``<!-- api: PACKAGE -->`` by its docstrings.
 - Relative links out of ``docs/`` lead to the repository's host.
 - Mermaid is served by the site itself where ``make docs`` has fetched it; else the browser fetches it from unpkg.com.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import reference  # noqa: E402  (a neighbour, not a package)
-
 MERMAID = ROOT / ".build" / "mermaid" / "package" / "dist" / "mermaid.min.js"
-TABLE = re.compile(r"<!-- table: (?P<name>\w+) -->")
+API = re.compile(r"<!-- api: (?P<package>\S+) -->")
 INCLUDE = re.compile(r"<!-- include: (?P<file>\S+) -->")
-GENERATED = re.compile(r"<!-- (generated: .+?|end|bench.*?|fidelity.*?) -->\n?")
+GENERATED = re.compile(r"<!-- ((?:generated|table): .+?|end|bench.*?|fidelity.*?) -->\n?")
 LINK = re.compile(r"(?P<head>\]\(|(?:src|href)=\")(?P<target>[^)\s\"#]+)(?P<anchor>#[^)\s\"]*)?(?P<tail>[)\"])")
 SECOND_WORD = re.compile(r"^(```+\w+) \w+$", re.MULTILINE)
 """``text output``: the second word is for check_docs.py and the tests."""
@@ -53,7 +48,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
     markdown = SECOND_WORD.sub(r"\1", markdown)
     markdown = outside_fences(markdown, lambda text: relink(text, source, source, config))
-    markdown = TABLE.sub(lambda found: reference.TABLES[found["name"]](), markdown)
+    markdown = API.sub(r"::: \g<package>", markdown)
     return GENERATED.sub("", INCLUDE.sub(include, markdown))
 
 

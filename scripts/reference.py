@@ -1,8 +1,8 @@
-"""The generated tables of docs/reference: commands, HTTP, configuration, events, errors.
+"""The generated tables of docs/reference: commands, HTTP, configuration, events, errors, the Python API.
 
-    python scripts/reference.py cli|http|configuration|events|errors
+    python scripts/reference.py cli|http|configuration|events|errors|python
 
-``scripts/docs_site.py`` puts them in the place of ``<!-- table: NAME -->`` when the site is built.
+``scripts/check_docs.py --write`` writes them between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,20 @@ EVENTS = {
     ),
     "Agents": ("patchbay.agents", "`Runner.run` yields `Event`; subscribers of an `EventBus` get `BusEvent`."),
 }
+PACKAGES = (
+    *(
+        "patchbay",
+        "patchbay.proxy",
+        "patchbay.models",
+        "patchbay.tools",
+        "patchbay.agents",
+        "patchbay.realtime",
+        "patchbay.hooks",
+    ),
+    *("patchbay.hooks.sdk", "patchbay.approvals", "patchbay.audit", "patchbay.media", "patchbay.plugins", "patchbay.server"),
+    *("patchbay.loop", "patchbay.executor", "patchbay.formats", "patchbay.schema", "patchbay.errors", "patchbay.types"),
+    "patchbay.testing",
+)
 PARSER_EVENTS = ("TextDelta", "ReasoningDelta", "TextWasReasoning", "CallStart", "CallArguments", "CallEnd", "CallCut")
 
 
@@ -41,8 +55,14 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(header), *map(list, rows)]
     if len(lines) == 1:
         return ""
-    cells = [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) for line in lines]
+    cells = [" | ".join(map(escaped, line)) for line in lines]
     return "\n".join([f"| {cells[0]} |", f"|{'---|' * len(lines[0])}", *(f"| {line} |" for line in cells[1:])]) + "\n"
+
+
+def escaped(cell: str) -> str:
+    """Escape what would end a cell, or be read as HTML outside of code."""
+    cell = cell.replace("|", "\\|").replace("\n", " ")
+    return re.sub(r"`[^`]*`|<", lambda found: "&lt;" if found[0] == "<" else found[0], cell)
 
 
 def markdown(docstring: str | None) -> str:
@@ -76,7 +96,7 @@ def options(command: Any) -> list[Any]:
 
 def default_of(option: Any) -> str:
     value = option.default
-    if value is None or value is False or callable(value) or value == () or repr(value).startswith("Sentinel"):
+    if value in (None, False, "", ()) or callable(value) or repr(value).startswith("Sentinel"):
         return ""
     return f"`{getattr(value, 'value', value)}`"
 
@@ -93,7 +113,7 @@ def cli() -> str:
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         if members:
             parts.append(f"```text\npatchbay {title} COMMAND\n```\n")
-            parts.append(table(("command", ""), ((f"`{name}`", summary(each.help)) for name, each in members.items())))
+            parts.append(table(("command", "meaning"), ((f"`{name}`", summary(each.help)) for name, each in members.items())))
             continue
         words = [
             f"[{each.metavar or each.name.upper()}]" if not each.required else each.metavar or each.name.upper()
@@ -105,8 +125,8 @@ def cli() -> str:
             for each in sorted(options(command), key=lambda each: each.opts[-1])
             if each.name != "help"
         )
-        parts.append(table(("flag", "", "default"), rows))
-    return "\n".join(parts)
+        parts.append(table(("flag", "meaning", "default"), rows))
+    return "\n".join(filter(None, parts))
 
 
 # HTTP
@@ -122,14 +142,14 @@ def http() -> str:
                 (f"`{each['name']}`", each["in"], kind_of(each.get("schema", {})), each.get("description", ""))
                 for each in operation.get("parameters", ())
             )
-            parts.append(table(("parameter", "in", "type", ""), parameters))
+            parts.append(table(("parameter", "in", "type", "meaning"), parameters))
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             if body:
                 parts.append(f"Body: {kind_of(body)}.\n")
             answers = (
                 (f"`{status}`", each.get("description", ""), content_of(each)) for status, each in operation["responses"].items()
             )
-            parts.append(table(("status", "", "body"), answers))
+            parts.append(table(("status", "meaning", "body"), answers))
     parts.append("## Bodies\n")
     for name, schema in described["components"]["schemas"].items():
         required = schema.get("required", ())
@@ -137,8 +157,10 @@ def http() -> str:
             (f"`{key}`", kind_of(each), "yes" if key in required else "", each.get("description", ""))
             for key, each in schema.get("properties", {}).items()
         )
-        parts.append(f"### {name}\n\n{markdown(schema.get('description'))}\n\n{table(('member', 'type', 'required', ''), rows)}")
-    return "\n".join(parts)
+        parts.append(
+            f"### {name}\n\n{markdown(schema.get('description'))}\n\n{table(('member', 'type', 'required', 'meaning'), rows)}"
+        )
+    return "\n".join(filter(None, parts))
 
 
 def content_of(answer: dict[str, Any]) -> str:
@@ -177,7 +199,7 @@ def configuration() -> str:
         (f"`{name}`", flags_of(option), ", ".join(f"`{title}`" for title in sorted(titles)), option.help or "")
         for name, (titles, option) in sorted(found.items())
     )
-    return table(("variable", "flag", "commands", ""), rows)
+    return table(("variable", "flag", "commands", "meaning"), rows)
 
 
 # Events
@@ -201,7 +223,7 @@ def events() -> str:
             kind = f' (`type: "{cls.type}"`)' if isinstance(getattr(cls, "type", None), str) else ""
             rows = ((f"`{each.name}`", f"`{each.type}`") for each in dataclasses.fields(cls))
             parts.append(f"### {name}\n\n{markdown(cls.__doc__)}{kind}\n\n{table(('field', 'type'), rows)}")
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 # Errors
@@ -227,10 +249,28 @@ def errors() -> str:
         )
         for cls, depth in below(tree.PatchbayError, 0)
     )
-    return table(("class", "is also a", "code", "HTTP", "retryable", ""), rows)
+    return table(("class", "is also a", "code", "HTTP", "retryable", "meaning"), rows)
 
 
-TABLES = {each.__name__: each for each in (cli, http, configuration, events, errors)}
+# Python
+
+
+def python() -> str:
+    """Public classes and functions of each package; the site has the whole docstrings in the place of ``<!-- api: ... -->``."""
+    parts = []
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        members = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")}
+        rows = (
+            (f"`{name}`", markdown(each.__doc__))
+            for name, each in sorted(members.items(), key=lambda member: member[0].lower())
+            if (inspect.isclass(each) or inspect.isroutine(each)) and (hasattr(module, "__all__") or each.__module__ == package)
+        )
+        parts.append(f"## {package}\n\n{table(('name', 'meaning'), rows)}\n<!-- api: {package} -->\n")
+    return "\n".join(filter(None, parts))
+
+
+TABLES = {each.__name__: each for each in (cli, http, configuration, events, errors, python)}
 
 if __name__ == "__main__":
     print(TABLES[sys.argv[1]]())

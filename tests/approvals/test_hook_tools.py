@@ -106,7 +106,7 @@ def test_call_without_a_matching_rule_runs():
 STRICT = {"rules": [{"name": "looking", "tools": ["lookup_*"], "outcome": "deny"}], "default": "deny"}
 
 
-@pytest.mark.parametrize("message", ["foreign", "seed"])
+@pytest.mark.parametrize("message", ["foreign", "never"])
 @pytest.mark.parametrize("by", ["approvals", "hooks"])
 def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(message, by, caplog):
     if by == "approvals":
@@ -120,11 +120,11 @@ def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(mess
 
 
 def test_approval_policy_precedes_hooks(caplog):
-    assert [] == outcome_of({**STRICT, "respond_approval": "always"}, HookPolicy(respond_approval="seed"))[1]
+    assert [] == outcome_of({**STRICT, "respond_approval": "always"}, HookPolicy(respond_approval="never"))[1]
     assert [] == caplog.records
 
 
-@pytest.mark.parametrize("message", ["foreign", "seed"])
+@pytest.mark.parametrize("message", ["foreign", "never"])
 def test_hook_tool_rule_without_approval_is_rejected(message):
     policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
     for made, hooks in (({**policy, "respond_approval": message}, None), (policy, HookPolicy(respond_approval=message))):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_docs.py"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "check_docs.py"
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +87,22 @@ def test_documented_commands_exist(docs, command, complaint):
 
 def test_generated_text_is_compared_with_the_output_of_the_command(docs):
     start, end = "<!-- generated: patchbay --version -->\n", "<!-- end -->\n"
-    assert [] == list(docs.check_generated(start + docs.generate("patchbay --version") + end))
+    assert [] == list(docs.check_generated(start + docs.generate("generated", "patchbay --version") + end))
     (problem,) = docs.check_generated(start + fenced("text", "patchbay 0.0.0") + end)
     assert "make docs" in problem
+
+
+def test_reference_tables_are_compared_with_the_code(docs):
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    assert [] == list(docs.check_generated(page))
+    (problem,) = docs.check_generated(page.replace("`unknown_tool`", "`unknown`"))
+    assert "'errors' has changed: make docs" in problem
+
+
+@pytest.mark.parametrize("name", ["cli", "configuration", "errors", "events", "http", "python"])
+def test_reference_pages_can_be_read_in_the_repository(docs, name):
+    (table,) = docs.GENERATED.finditer((ROOT / f"docs/reference/{name}.md").read_text())
+    assert (name, True) == (table["name"], "| `" in table["body"])
 
 
 def test_links_and_anchors_are_followed(docs, tmp_path):

@@ -91,7 +91,7 @@ async def test_denial_by_another_hook_precedes_the_approval_request():
 
 
 async def test_an_answer_in_the_tools_place_waits_for_the_person_too():
-    manager = managed(a=hook(before_tool=Ask()), b=hook(before_tool=Respond("mine")), policy=HookPolicy(respond_approval="seed"))
+    manager = managed(a=hook(before_tool=Ask()), b=hook(before_tool=Respond("mine")), policy=HookPolicy(respond_approval="never"))
     turned, request = await decided(manager, "deny", stands_by=True)
     assert ("hook a", ["tool_denied"]) == (request.rule, turned.codes)
 

@@ -197,7 +197,7 @@ def test_non_limiting_timeout_is_refused(member, seconds):
 
 
 @pytest.mark.parametrize(
-    "given", [{"tool_injection": "some"}, {"respond_approval": "never"}, {"protected": "rm"}, {"protected": [5]}], ids=str
+    "given", [{"tool_injection": "some"}, {"respond_approval": "sometimes"}, {"protected": "rm"}, {"protected": [5]}], ids=str
 )
 def test_invalid_policy_is_refused(given):
     with pytest.raises(ConfigurationError, match=r"hooks\.policy"):

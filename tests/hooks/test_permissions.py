@@ -99,7 +99,7 @@ def test_a_call_of_a_protected_tool_that_the_model_wrote_may_be_left_changed_or_
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [("foreign", [("rm", {"path": "x"})]), ("always", [("rm", {"path": "x"}), ("mine", {})]), ("seed", [])],
+    [("foreign", [("rm", {"path": "x"})]), ("always", [("rm", {"path": "x"}), ("mine", {})]), ("never", [])],
 )
 def test_redirect_to_the_hooks_own_tool_needs_its_approval(policy, expected):
     """Else a hook would answer for any tool unseen: by making its calls those of a tool of its own."""

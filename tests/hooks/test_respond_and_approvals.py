@@ -26,20 +26,20 @@ def approver(asked: list[Any], answer: Any = True) -> Any:
 RESPONDS = hook(before_tool=Respond("answered"))
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("foreign", ["add"]), ("always", ["add"]), ("seed", [])])
+@pytest.mark.parametrize(("policy", "expected"), [("foreign", ["add"]), ("always", ["add"]), ("never", [])])
 def test_an_answer_for_a_tool_that_is_not_its_own_needs_approval(policy, expected):
     asked = []
     turned = play_turn(managed(RESPONDS, approver(asked), policy=HookPolicy(respond_approval=policy)))
     assert (["answered"], expected, []) == (turned.results, asked, turned.ran)
 
 
-@pytest.mark.parametrize(("policy", "result"), [("foreign", "Tool execution denied by approval hook"), ("seed", "answered")])
+@pytest.mark.parametrize(("policy", "result"), [("foreign", "Tool execution denied by approval hook"), ("never", "answered")])
 def test_an_answer_that_is_not_approved_is_a_denied_call(policy, result):
     turned = play_turn(managed(RESPONDS, approver([], False), policy=HookPolicy(respond_approval=policy)))
     assert ([result], []) == (turned.results, turned.ran)
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("foreign", []), ("seed", []), ("always", ["get_weather"])])
+@pytest.mark.parametrize(("policy", "expected"), [("foreign", []), ("never", []), ("always", ["get_weather"])])
 def test_hook_answers_its_own_tools_unless_the_policy_forbids_it(policy, expected):
     asked = []
     turned = play_turn(
@@ -56,7 +56,7 @@ def test_approval_of_an_injected_tool_precedes_its_owner():
     assert (["get_weather"], ["Tool execution denied by approval hook"]) == (asked, turned.results)
 
 
-@pytest.mark.parametrize("policy", ["foreign", "seed", "always"])
+@pytest.mark.parametrize("policy", ["foreign", "never", "always"])
 @pytest.mark.parametrize("protected", ["add", "a*", "*"])
 def test_hook_responses_for_protected_tools_are_ignored(policy, protected, caplog):
     rules = HookPolicy(respond_approval=policy, protected=frozenset({protected}))

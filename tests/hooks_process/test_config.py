@@ -194,8 +194,8 @@ def test_the_rest_of_a_process_is_read():
 
 
 def test_a_policy_is_read():
-    policy = {"tool_injection": "off", "respond_approval": "seed", "protected": ["rm", "fs_*"], "edit_system": True}
-    expected = HookPolicy("off", "seed", frozenset({"rm", "fs_*"}), edit_system=True)
+    policy = {"tool_injection": "off", "respond_approval": "never", "protected": ["rm", "fs_*"], "edit_system": True}
+    expected = HookPolicy("off", "never", frozenset({"rm", "fs_*"}), edit_system=True)
     assert expected == parsed(policy=policy).policy
 
 

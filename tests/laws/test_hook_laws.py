@@ -188,7 +188,7 @@ calls = st.lists(
 policies = st.builds(
     HookPolicy,
     tool_injection=st.sampled_from(["additive", "additive", "off", "full"]),
-    respond_approval=st.sampled_from(["foreign", "seed", "always"]),
+    respond_approval=st.sampled_from(["foreign", "never", "always"]),
     protected=st.sampled_from([frozenset(), frozenset({"work"}), frozenset({"*"})]),
     edit_system=st.booleans(),
 )

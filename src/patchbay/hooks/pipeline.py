@@ -434,7 +434,7 @@ class TurnHooks:
                 call.log.add(hook.name, "before_tool", f"made it a call of {other!r}: passed over")
                 return
             # The owner of the other tool will answer in this tool's place.
-            if (owner := call.owner_of(other)) and owner != call.tool.owner and policy.respond_approval != "seed":
+            if (owner := call.owner_of(other)) and owner != call.tool.owner and policy.respond_approval != "never":
                 await self.approve(call, may_edit=False)
         if changed := call.change(changes):
             call.log.add(hook.name, "before_tool", f"changed {' and '.join(changed)}")
@@ -468,7 +468,7 @@ class TurnHooks:
         except InvalidOutputError as error:
             on_wrong_answer(hook, "before_tool", error, call, is_response=True)
             return None
-        if policy.respond_approval != "seed" or call.needs_human:
+        if policy.respond_approval != "never" or call.needs_human:
             await self.approve(call, may_edit=False)
         _logger.info("The hook %r has answered a call of the tool %r in its place", hook.name, tool)
         call.log.responded_by = hook.name

@@ -280,7 +280,7 @@ NO_SCOPE = HookScope()
 
 
 ToolInjection = Literal["additive", "off", "full"]
-RespondApproval = Literal["foreign", "seed", "always"]
+RespondApproval = Literal["foreign", "never", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class HookPolicy:
 
     ``tool_injection``: "additive" lets a hook offer tools of its own and change no others, "off" none, "full" any change.
     ``respond_approval``: whether approvers are asked before a hook answers a call: "foreign" for tools that are not its own,
-    "always", or "seed" (never); None is "foreign" unless an approval policy needs "always" (``patchbay.approvals``).
+    "always" for all, or "never"; None is "foreign" unless an approval policy needs "always" (``patchbay.approvals``).
     ``protected`` are names or patterns (``fs_*``) of tools that no hook may answer for. ``edit_system`` lets hooks change
     system messages. Raises ConfigurationError.
     """

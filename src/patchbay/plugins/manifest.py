@@ -122,7 +122,7 @@ def _module(name: str, folder: Path | None) -> ModuleType:
     folder = folder.resolve()
     parent, target = folder, name
     if not _has(folder, name.partition(".")[0]) and (folder / "__init__.py").is_file():
-        # Entries of the seeds' plugins name the whole path of the package that their folder is.
+        # Entries of N.E.K.O's plugins name the whole path of the package that their folder is.
         inside = name.split(".")
         if folder.name in inside:
             target = ".".join(inside[inside.index(folder.name) :])

@@ -3,7 +3,7 @@
     worker -> host   HELLO, STARTUP_RESULT, LLM_TOOL_REGISTER, LLM_TOOL_UNREGISTER, BEGUN, PROGRESS, RESULT, LOG, PONG, CRASH
     host -> worker   START, TRIGGER, CANCEL_RUN, LLM_TOOL_STATE, FREEZE, UNFREEZE, CONFIG_UPDATE, PING, STOP
 
-A frame is a length of four bytes and one message as msgpack. Message types have the names of the seeds' host where it has them.
+A frame is a length of four bytes and one message as msgpack. Message types have the names of N.E.K.O's host where it has them.
 JSON that neither side needs to read (``Trigger.args``, ``Result.data``) travels as text, so that no number loses a digit.
 """
 

@@ -91,7 +91,7 @@ _BY_NAME: Final = {"startup": "on_start", "shutdown": "on_shutdown"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (the seed's name for it)
+def lifecycle(*, id: str) -> Callable[[F], F]:  # noqa: A002  (N.E.K.O's name for it)
     """Mark a method, sync or async, as a lifecycle hook.
 
     ``id`` is "startup" (given ``reason``: "start", "restart" or "reload"), "shutdown" (``reason``: "stop" or "reload"), "reload"

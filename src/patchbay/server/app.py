@@ -177,7 +177,7 @@ def create_tools_app(
     ``/api/sessions/{role}`` use its models and the ``realtime`` one. ``governance`` has the hooks of every call, and is closed
     with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions; where
     they are a function that returns the servers, SIGHUP calls it again. Without a token anyone may use the sources of plugins, as
-    the seeds' plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
+    N.E.K.O's plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
     each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight`` is the old name of
     ``governance``. Raises ConfigurationError.
     """

@@ -70,7 +70,7 @@ class Rejected(PatchbayError):  # noqa: N818  (a response, not a fault)
 
 
 def _rejection_body(error: PatchbayError) -> dict[str, Any]:
-    """Return the body of a rejection, as the seeds' clients read it."""
+    """Return the body of a rejection, as N.E.K.O's clients read it."""
     hint = f"patchbay serve {_HINTS[error.code]}" if error.code in _HINTS else None
     if error.code == "untrusted_host":
         return {"ok": False, "error_code": error.code, "error": str(error), "hint": hint}

@@ -1,6 +1,6 @@
 """Request and response bodies of ``/api/tools``, for validation and ``/openapi.json``.
 
-Unknown fields are ignored and numbers may be strings, for compatibility with the seeds' clients.
+Unknown fields are ignored and numbers may be strings, for compatibility with N.E.K.O's clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes and queries of the registry: registry, sessions and store, and responses in the shapes that the seeds' clients know."""
+"""Changes and queries of the registry: registry, sessions and store, and responses in the shapes that N.E.K.O's clients know."""
 
 from __future__ import annotations
 

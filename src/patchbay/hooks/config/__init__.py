@@ -1,4 +1,4 @@
-"""Hooks from a configuration file: the seed's keys, in JSON, YAML or TOML.
+"""Hooks from a configuration file: PicoClaw's keys, in JSON, YAML or TOML.
 
 configured = await mount_configured(manager, read_hooks_config("patchbay.json"))
 """

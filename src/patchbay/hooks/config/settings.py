@@ -1,4 +1,4 @@
-"""The ``hooks`` of a configuration: the seed's keys (spec/hooks.md, section 1) and further ones.
+"""The ``hooks`` of a configuration: PicoClaw's keys and further ones.
 
 A mistake is always an error, even for a hook that is not required: an approver left out because of a typing error would let
 everything through. Disabled entries are not checked. Unknown keys are ignored, with a note.

@@ -1,6 +1,6 @@
 """The hook protocol as both sides use it: params to views, decisions to results, events, messages and tool outputs on the wire.
 
-The contract is spec/hooks.md, sections 3 to 5 and 9. The SDK imports this module in every hook's process, so it imports no
+The contract is that of docs/guides/hook-processes.md. The SDK imports this module in every hook's process, so it imports no
 third-party package.
 """
 
@@ -70,7 +70,7 @@ _AGENT: Final = (
     "subturn.spawn", "subturn.end", "subturn.result_delivered", "subturn.orphan", "error",
 )  # fmt: skip
 _OTHERS: Final = (
-    "agent.user_output", "agent.approval.requested", "agent.approval.decided",  # not in the seed
+    "agent.user_output", "agent.approval.requested", "agent.approval.decided",  # not in PicoClaw
     "channel.lifecycle.initialized", "channel.lifecycle.started", "channel.lifecycle.start_failed", "channel.lifecycle.stopped",
     "channel.webhook.registered", "channel.webhook.unregistered", "channel.message.outbound_queued",
     "channel.message.outbound_sent", "channel.message.outbound_failed", "channel.rate_limited", "bus.publish.failed",
@@ -92,7 +92,7 @@ ALL: Final = frozenset({"*", "all", ""})
 def parse_kinds(names: Sequence[str], where: str) -> frozenset[str] | None:
     """Return the kinds of events to observe, None for all. Raises ConfigurationError for an unknown name.
 
-    Names after one that means all are not checked, as in the seed's host.
+    Names after one that means all are not checked, as in PicoClaw's host.
     """
     kinds = set()
     for name in names:

@@ -1,4 +1,4 @@
-"""Parser of replies of hook processes (spec/hooks.md, sections 4 and 5).
+"""Parser of replies of hook processes.
 
 Types are strict, member names are case-insensitive, null is the same as absent. An absent member changes nothing (policy P5),
 and a hook that sends back what it was sent has changed nothing. Unknown members, misplaced ones and unknown actions are

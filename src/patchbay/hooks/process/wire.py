@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 over lines, without I/O: bounded line reader, requests as bytes, lines as replies.
 
-The format is the public contract (spec/hooks.md, section 2): ``<``, ``>`` and ``&`` are escaped, other text is plain UTF-8,
+The format is public (docs/guides/hook-processes.md): ``<``, ``>`` and ``&`` are escaped, other text is plain UTF-8,
 keys of free-form maps are sorted. A reply's ``id`` must be a JSON integer; member names are case-insensitive; lone surrogates
 and invalid UTF-8 become U+FFFD.
 """
