@@ -70,7 +70,9 @@ def audit(
     interval: Annotated[float, typer.Option(min=0.05, max=60, metavar="SECONDS", help="Poll interval of --follow.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each entry as a line of JSON.")] = False,
 ) -> None:
-    """Show past tool calls: time, caller, tool, outcome, duration, size of the result, decisions. Arguments and results are not stored.
+    """Show past tool calls: time, caller, tool, outcome, duration, size of the result, decisions.
+
+    The audit log stores neither arguments nor results.
 
     [bold]Examples[/bold]
 

@@ -43,7 +43,7 @@ def chat(
 
       patchbay chat --role ann --realtime
 
-      patchbay chat --role ann --model qwen3:8b --instructions "You are brief." --takeover
+      patchbay chat --role ann --model qwen3:8b --instructions "You are brief."
 
       echo "How is the weather in Rome?" | patchbay chat --role ann
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "mcp": ("patchbay.cli.mcp:mcp", "Use the tools of MCP servers, manage the servers, and be one."),
     "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),
     "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
-    "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, arguments, decision, result."),
+    "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, tool, outcome, decisions."),
     "tail": ("patchbay.cli.tail:tail", "Follow a server's turns and tool calls as they happen."),
     "parse": ("patchbay.cli.parse:parse", "Show how a model's text is read: content, calls, repairs."),
     "formats": ("patchbay.cli.formats:formats", "List the formats, or find the one that a model writes."),
@@ -31,6 +31,7 @@ COMMANDS = {
 }
 """Function or group of each command, and its line in ``patchbay --help``, which imports none of them."""
 
+_LINE_BREAK = re.compile(r"(?<=\S)\n(?=\S)")
 _VARIABLES = re.compile(r" \(env var: '\[?(.*?)\]?'\)")
 
 
@@ -49,11 +50,22 @@ class _LazyCommands(TyperGroup):
 def _load(name: str) -> Any:
     module, _, attribute = COMMANDS[name][0].partition(":")
     found = getattr(import_module(module), attribute)
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command(name, context_settings=CONTEXT)(found)
-    return typer.main.get_command(command)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        found.command(name, context_settings=CONTEXT)(function)
+    command = typer.main.get_command(found)
+    _tidy_help(command)
+    return command
+
+
+def _tidy_help(command: Any) -> None:
+    """Leave the line breaks of paragraphs to the terminal's width, and show no type for switches, which take no value."""
+    command.help = _LINE_BREAK.sub(" ", command.help or "")
+    for option in command.get_params(typer.Context(command, **command.context_settings)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        _tidy_help(each)
 
 
 app = typer.Typer(

@@ -89,13 +89,13 @@ def proxy(
 
       patchbay proxy --upstream http://127.0.0.1:11434/v1
 
-      UPSTREAM_API_KEY=… patchbay proxy --upstream https://llm.example.com/v1 --tools text --port 9000
+      UPSTREAM_API_KEY=… patchbay proxy --upstream https://llm.example.com/v1
 
       patchbay proxy --upstream http://127.0.0.1:11434/v1 --config hooks.toml
 
       patchbay proxy --print-env codex
 
-      PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0 --workers 4 --log-file proxy.jsonl
+      PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0
     """  # fmt: skip
     if print_env is not None:
         settings = client_settings(print_env, origin=origin_of(values["host"], values["port"]), base_path=values["base_path"])

@@ -128,7 +128,7 @@ def serve(
 
       OPENAI_API_KEY=... patchbay serve --realtime openai/gpt-realtime
 
-      MAIN_SERVER_PORT=9000 patchbay serve --token-file ~/.config/patchbay/token --strict-arguments
+      MAIN_SERVER_PORT=9000 patchbay serve --token-file token --strict-arguments
     """  # fmt: skip
     from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, text_options
     from patchbay.mcp.pins import Pins
