@@ -88,7 +88,7 @@ async def test_a_runner_waits_too():
         [request] = await waiting(service)
         await service.decide(request.id, "deny", reason="not today")
         result = await task
-        assert ("done", ["Tool execution denied by approval hook: not today"], []) == (
+        assert ("done", ["Tool execution denied by a person: not today"], []) == (
             result.content,
             [each.content for each in result.tool_executions],
             files.deleted,

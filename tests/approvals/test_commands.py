@@ -94,7 +94,7 @@ def test_a_call_is_denied_with_a_reason(server):
     done = patchbay("deny", pending["id"], "--reason", "not that one", "--json", url=server.url)
     assert ("denied", "not that one") == tuple(json.loads(done.stdout)[name] for name in ("state", "reason"))
     server.ended()
-    assert (["Tool execution denied by approval hook: not that one"], []) == (outcomes, server.ran())
+    assert (["Tool execution denied by a person: not that one"], []) == (outcomes, server.ran())
 
 
 def test_a_call_is_approved_for_the_session(server):

@@ -49,6 +49,10 @@ def denied(reason: str) -> str:
     return f"Tool execution denied by approval hook: {reason}"
 
 
+def denied_by_person(reason: str) -> str:
+    return f"Tool execution denied by a person: {reason}"
+
+
 async def test_call_runs_after_approval(url):
     files = Files()
     async with service_at(url) as service:
@@ -72,7 +76,7 @@ async def test_denied_call_does_not_run_and_its_result_has_the_reason(url):
     files = Files()
     async with service_at(url) as service:
         _, execution = await decided(service, "deny", files=files, reason="not that one", by="ann")
-    assert ([], denied("not that one"), "tool_denied", "ann") == (
+    assert ([], denied_by_person("not that one"), "tool_denied", "ann") == (
         files.deleted,
         execution.content,
         execution.result.code,
@@ -314,7 +318,7 @@ async def test_denial_given_meanwhile_is_used_once(url):
     request = await orphaned_request(url, clock)
     async with service_at(url, clock=clock) as service:
         await service.decide(request.id, "deny", reason="no")
-        assert [denied("no")] == contents(await running_calls(executor_of(service, Files()), call_of()))
+        assert [denied_by_person("no")] == contents(await running_calls(executor_of(service, Files()), call_of()))
 
 
 async def test_unused_decision_expires(url):
@@ -351,7 +355,7 @@ async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
         [other] = await waiting(there)
         await there.decide(other.id, "deny", reason="once is enough")
         executions = [(await task)[0] for task in tasks]
-    assert (["/a"], sorted([denied("once is enough"), "deleted /a"])) == (
+    assert (["/a"], sorted([denied_by_person("once is enough"), "deleted /a"])) == (
         files.deleted,
         sorted(each.content for each in executions),
     )

@@ -95,7 +95,7 @@ async def test_denial_may_have_a_reason_and_invalid_answers_repeat_the_prompt(ty
             typist.type(f"{word}\n")
             at = await typist.seen("May it run?", since=at)
         typist.type("n not that one\n")
-        assert ["Tool execution denied by approval hook: not that one"] == contents(await task)
+        assert ["Tool execution denied by a person: not that one"] == contents(await task)
     assert "[s]" not in typist.read
     assert 3 == typist.read.count("answer y, n or v\r\n")
 

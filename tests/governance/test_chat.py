@@ -196,7 +196,7 @@ def policy(tmp_path: Path, text: str = 'tools = ["erase"]\noutcome = "ask"') -> 
     return path
 
 
-@pytest.mark.parametrize(("decision", "result"), [("approve", "done"), ("deny", "denied by approval hook: not that")])
+@pytest.mark.parametrize(("decision", "result"), [("approve", "done"), ("deny", "denied by a person: not that")])
 def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None:
     with (
         calling_back(json_response("done")) as callback,

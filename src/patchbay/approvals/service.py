@@ -20,7 +20,16 @@ from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, get_args
 
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
-from patchbay.approvals.request import MAX_ARGUMENTS, Answer, ApprovalRequest, SessionGrant, State, Verdict, policy_decider
+from patchbay.approvals.request import (
+    MAX_ARGUMENTS,
+    Answer,
+    ApprovalRequest,
+    SessionGrant,
+    State,
+    Verdict,
+    is_policy,
+    policy_decider,
+)
 from patchbay.approvals.store import ApprovalStore, grant_key
 from patchbay.errors import ApprovalConflictError, ApprovalForbiddenError, ApprovalNotFoundError, InvalidRequestError
 from patchbay.hooks import PROCESS, Approval, HookManager, HookTimeouts, RegisteredHook, ToolRequest
@@ -391,7 +400,7 @@ class ApprovalService:
         try:
             answer = await self._terminal.ask(request)
             if answer is None and self._channels & {*request.who} == {"terminal"}:
-                answer = Answer("deny", "no person is at the terminal")
+                answer = Answer("deny", "no person is at the terminal", by=policy_decider(request.rule))
             if answer is not None:
                 with suppress(ApprovalConflictError):  # decided elsewhere first
                     await self.decide(
@@ -551,7 +560,13 @@ def _approval(found: ApprovalRequest) -> Approval:
         return Approval(found.at_deadline == "allow", reason, policy_decider(found.rule))
     for_session = found.for_session and found.state is State.APPROVED
     reasons = ["for the session", found.reason] if for_session else [found.reason]
-    return Approval(found.state is State.APPROVED, ": ".join(filter(None, reasons)), found.by, found.edited)
+    return Approval(
+        found.state is State.APPROVED,
+        ": ".join(filter(None, reasons)),
+        found.by,
+        found.edited,
+        by_person=not is_policy(found.by),
+    )
 
 
 def _current(request: ApprovalRequest, now: float, waiting: frozenset[str]) -> ApprovalRequest:

@@ -59,6 +59,7 @@ from patchbay.tools.output import ToolOutput, as_output
 _logger = logging.getLogger(__name__)
 
 NOT_APPROVED: Final = "Tool execution denied by approval hook"
+_DENIED_BY_PERSON: Final = "Tool execution denied by a person"
 
 REQUEST, RESPONSE, BEFORE, APPROVE, AFTER = TRACE_PATHS.values()
 
@@ -273,7 +274,8 @@ class TurnHooks:
         by = answer.by or hook.name
         call.log.add(by, "approve_tool", "approved" if answer.approved else "denied", answer.reason)
         if not answer.approved:
-            raise ToolDeniedError(NOT_APPROVED, answer.reason, tool_name=call.tool.name, by=by)
+            denied = _DENIED_BY_PERSON if answer.by_person else NOT_APPROVED
+            raise ToolDeniedError(denied, answer.reason, tool_name=call.tool.name, by=by)
         return answer.arguments is not None and self._edited(call, answer.arguments, by, may_edit=may_edit)
 
     def _edited(self, call: PendingCall, arguments: Any, by: str, *, may_edit: bool) -> bool:
@@ -450,7 +452,9 @@ class TurnHooks:
         if isinstance(answer, Ask):
             return answer
         if isinstance(answer, Approval):
-            return Approval(answer.approved is True, as_text(answer.reason), as_text(answer.by), answer.arguments)
+            return Approval(
+                answer.approved is True, as_text(answer.reason), as_text(answer.by), answer.arguments, answer.by_person is True
+            )
         if answer is not None and not isinstance(answer, bool):
             hook.warn("answered approve_tool wrongly: %s", unknown_answer(answer))
         return Approval(answer is True)

@@ -74,7 +74,7 @@ Decision: TypeAlias = Continue | Modify | Respond | DenyTool | Ask | AbortTurn |
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An approver's answer. ``by`` is who decided, for the record.
+    """An approver's answer. ``by`` is who decided, for the record; ``by_person``: a person did, and no program.
 
     ``arguments`` replace those of the call: they are validated, the other approvers are asked again, and the model sees them.
     """
@@ -83,6 +83,7 @@ class Approval:
     reason: str = ""
     by: str = ""
     arguments: Mapping[str, Any] | None = None
+    by_person: bool = False
 
 
 @dataclass(frozen=True, slots=True)
