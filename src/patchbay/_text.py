@@ -1,4 +1,4 @@
-"""Untrusted text: control characters escaped and cut to one line for logs and terminals, and decoded as a JSON object."""
+"""Text: untrusted text escaped and cut to one line for logs and terminals, or decoded as a JSON object; numbers with nouns."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def one_line(text: str, most: int) -> str:
     """Return a text on one line of at most ``most`` characters; control characters stay. Reads only the head of a long text."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a number with its noun: ``1 call``, ``2 calls``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _escaped(character: str) -> str:

@@ -51,7 +51,7 @@ def test_pending_requests_are_listed_shown_and_approved(server):
     server.ended()
     assert ["/a"] == server.ran()
     again = patchbay("deny", pending["id"], url=server.url)
-    assert (1, "patchbay: The request is approved by ann already. (HTTP 409)\n") == (again.returncode, again.stderr)
+    assert (1, "patchbay: The request is approved by ann already.\n") == (again.returncode, again.stderr)
     everything = patchbay("list", "--all", url=server.url)
     assert f"{pending['id']}  delete  approved by ann\n" == everything.stdout
     assert ("", "No pending requests.\n") == ((nothing := patchbay("list", url=server.url)).stdout, nothing.stderr)
@@ -356,7 +356,7 @@ def test_token_is_sent_only_to_the_named_server(tmp_path):
         done = patchbay("list", "--token-file", str(file), url=f"http://127.0.0.1:{elsewhere.server_port}")
         elsewhere.shutdown()
         thread.join(BOUND)
-    assert (1, "patchbay: request refused (HTTP 302)\n") == (done.returncode, done.stderr)
+    assert (1, "patchbay: The server refused the request (HTTP 302).\n") == (done.returncode, done.stderr)
     assert [("/api/approvals", f"Bearer {TOKEN}")] == received
 
 
@@ -390,7 +390,7 @@ def test_commands_without_the_token_print_and_decide_nothing(locked, tmp_path, c
     [pending] = locked.pending()
     rest = [pending["id"]] if command not in ("list", "watch") else []
     done = patchbay(command, *rest, *(["--token-file", str(file)] if token else []), url=locked.url)
-    assert (1, True, False) == (done.returncode, "(HTTP 401)" in done.stderr, "/secret" in done.stdout + done.stderr)
+    assert (1, True, False) == (done.returncode, "Use --token-file." in done.stderr, "/secret" in done.stdout + done.stderr)
     assert TOKEN not in done.stderr
     assert [pending] == locked.pending()
 

@@ -101,7 +101,7 @@ def test_audit_without_matches_says_so_and_exits_0(store):
     ("arguments", "words"),
     [
         (["--since", "yesterday"], "Invalid --since 'yesterday'"),
-        (["--store", "nowhere.db"], "--store: no such file"),
+        (["--store", "nowhere.db"], "--store: no such file nowhere.db."),
         (["--store", ""], "--store must be a file or a database URL"),
         (["--store", "sqlite://"], "--store must be a file or a database URL"),
         (["--store", "mysql://host/name"], "sqlite:///FILE or postgresql://HOST/NAME"),
@@ -130,7 +130,11 @@ def test_file_that_is_not_a_database_is_a_one_line_error(tmp_path):
 
 def test_unreachable_server_is_a_one_line_error():
     status, out, err = patchbay("audit", "--server", "http://127.0.0.1:9")
-    assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
+    assert (
+        1,
+        "",
+        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server.\n",
+    ) == (status, out, err)
 
 
 def test_audit_without_server_or_store_names_the_flags(monkeypatch, capsys):
@@ -142,8 +146,9 @@ def test_audit_without_server_or_store_names_the_flags(monkeypatch, capsys):
     with pytest.raises(ServerUnavailableError) as error:
         application([], standalone_mode=False)
     assert "" == capsys.readouterr().out
-    assert "No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server or --store." == str(
-        error.value
+    assert ("No response from http://127.0.0.1:9: Connection refused", "Start `patchbay serve`, or use --server or --store") == (
+        str(error.value),
+        error.value.hint,
     )
 
 
@@ -155,7 +160,7 @@ def test_token_is_sent_to_the_server(tmp_path):
         server.run()
         status, out, err = patchbay("audit", "--server", server.url)
         assert (1, "") == (status, out)
-        assert "send the token of this server to read the audit. Use --token-file. (HTTP 401)" in err
+        assert "send the token of this server to read the audit. Use --token-file.\n" in err
         with_token = ("--server", server.url, "--token-file", str(token))
         assert "c1" in (both := listed(*with_token))
         assert ("c2", 4) == (listed(*with_token, "--denied"), len(both))

@@ -103,11 +103,15 @@ def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
 
 def test_unreachable_or_refusing_server_is_a_one_line_error(tmp_path):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9")
-    assert (1, "", "patchbay: No response from http://127.0.0.1:9: Connection refused\n") == (status, out, err)
+    assert (
+        1,
+        "",
+        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server.\n",
+    ) == (status, out, err)
     with serving(tmp_path, token=TOKEN) as server:
         status, out, err = patchbay("tail", "--server", server.url)
         assert (1, "", 1) == (status, out, err.count("\n"))
-        assert "send the token of this server to read the events. Use --token-file. (HTTP 401)" in err
+        assert "send the token of this server to read the events. Use --token-file.\n" in err
     assert (2, "") == patchbay("tail", "--server", "nonsense")[:2]
 
 

@@ -157,7 +157,7 @@ def test_refused_chat_is_a_one_line_error(flags: list[str], message: str):
 
 def test_role_in_use_error_names_the_takeover_flag():
     with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, server.session() as client:
-        assert "--takeover takes over from it. (4409)\n" == chatted(server, "--realtime").stderr[-38:]
+        assert chatted(server, "--realtime").stderr.endswith("--takeover takes over from it.\n")
         assert "Hello.\n" == chatted(server, "--realtime", "--takeover", lines="Hi.").stdout
         assert 4410 == client.ended()[0]
 
@@ -201,7 +201,7 @@ def test_lost_server_is_reported_on_its_own_line():
             screen = Screen(ours)
             screen.until("> ")
             os.kill(server.pid, signal.SIGKILL)
-            assert "\r\n" == screen.until("patchbay: connection lost (1006)\r\n")
+            assert "\r\n" == screen.until("patchbay: connection lost\r\n")
             assert 1 == chat.wait(BOUND)
         os.close(ours)
 
@@ -212,7 +212,7 @@ def test_chat_errors_distinguish_missing_sessions_server_and_token(tmp_path):
     file.chmod(0o600)
     with serving() as server:
         assert "start it with --realtime" in chatted(server).stderr
-    assert "No response from ws://" in chatted(server).stderr
+    assert chatted(server).stderr.endswith(": Connection refused. Start `patchbay serve`, or use --server.\n")
     with FakeOpenAI(["Hello."]) as fake, serving(fake, "--token-file", str(file)) as server:
         assert "--token-file" in chatted(server, "--realtime").stderr
         assert "Hello.\n" == chatted(server, "--realtime", "--token-file", str(file), lines="Hi.").stdout
@@ -306,7 +306,7 @@ def scripted_server(*frames: dict[str, object], code: int = 0, reason: str = "")
 def test_session_closed_by_the_server_is_a_failure_with_its_reason(code: int):
     with scripted_server({"type": "ready"}, code=code, reason="the server stops") as url:
         done = run_process([*CHAT, "--server", url], input="One.\nTwo.\n", capture_output=True, text=True, timeout=BOUND)
-    assert (1, f"patchbay: the server stops ({code})\n") == (done.returncode, done.stderr)
+    assert (1, "patchbay: the server stops\n") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_in_a_pipe_prints_nothing_more():

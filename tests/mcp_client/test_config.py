@@ -81,6 +81,14 @@ def run(*arguments, config):
     return run_cli("mcp", *arguments[:1], "--mcp-config", str(config), *arguments[1:])
 
 
+def test_list_shows_the_commands_without_secrets(tmp_path):
+    config = tmp_path / "mcp.json"
+    secrets = ("--api-key", "abcdef-1", "--token=abcdef-2", "postgres://ann:abcdef-3@db/x", "SECRET=${SECRET}")
+    assert 0 == run("add", "all", "--", "npx", "two words", *secrets, config=config).returncode
+    (line,) = run("list", config=config).stdout.splitlines()
+    assert "all  npx 'two words' --api-key [redacted] --token=[redacted] [redacted] 'SECRET=${SECRET}'" == line
+
+
 def test_commands_edit_servers_and_keep_the_rest_of_the_file(tmp_path):
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"theme": "dark"}))
@@ -95,9 +103,7 @@ def test_commands_edit_servers_and_keep_the_rest_of_the_file(tmp_path):
         (files.command, files.args, files.env, files.deny),
         (web.url, web.headers, web.roles),
     )
-    assert ["files  npx (and 2 arguments)", "web    https://x.example/mcp; for ann"] == run(
-        "list", config=config
-    ).stdout.splitlines()
+    assert ["files  npx -y server", "web    https://x.example/mcp; for ann"] == run("list", config=config).stdout.splitlines()
     assert 0 == run("remove", "files", config=config).returncode
     assert {"theme": "dark", "mcpServers": {"web": web.to_json()}} == json.loads(config.read_text())
     assert 0o600 == config.stat().st_mode & 0o777

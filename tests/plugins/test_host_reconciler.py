@@ -331,7 +331,7 @@ async def test_source_reserved_for_token_holders_is_reported(caplog):
     assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
 
 
-async def test_tool_waiting_for_a_server_names_the_unreachable_one():
+async def test_tool_waiting_for_a_server_names_the_unreachable_one(caplog):
     async with ToolServer() as server:
         await server.stop()
         async with reconciling(server.url) as (reconciler, _):
@@ -341,6 +341,7 @@ async def test_tool_waiting_for_a_server_names_the_unreachable_one():
             state, reason = reconciler.manage("p").states()["one"]
             assert "pending" == state
             assert reason.startswith(f"the server cannot be reached at {server.url}: ")
+            assert [f"No tools can be registered: {reason}"] == [each.getMessage() for each in caplog.records]
 
 
 def test_list_requested_before_a_registration_does_not_undo_it():

@@ -67,7 +67,7 @@ def lines_of(process: Process) -> list[str]:
 
 LEARNT = [
     "INFO First request for the model gem\\u001bma",
-    "INFO The model gem\\u001bma takes no tools: they are written into its prompt, and calls are read from its text",
+    "INFO The server of the model gem\\u001bma takes no tools: they are written into the prompt, and calls are read from the model's text",
 ]
 FAILED = [
     "WARNING POST /v1/chat/completions from 127.0.0.1: HTTP 401, invalid_api_key: Missing or invalid API key.",

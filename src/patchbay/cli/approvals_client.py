@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MISSING: Final = "The server has no approvals API."
+_MISSING: Final = "The server has no approvals: `patchbay serve` has them, `patchbay proxy` with --config."
 
 
 class UnknownRequestError(ServerRefusedError):

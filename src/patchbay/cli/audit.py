@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from patchbay._text import printable
+from patchbay._text import plural, printable
 from patchbay.cli.options import SERVER, TokenFile, is_explicit, server_option
 from patchbay.cli.terminal import (
     exit_when_stdout_closes,
     format_datetime,
     format_duration,
     parse_time,
-    plural,
     supports_colour,
 )
 from patchbay.errors import ConfigurationError
@@ -34,7 +33,6 @@ _MAX_DECISION_CHARS: Final = 80
 _MISSING: Final = (
     "The server has no audit log: `patchbay serve` has one unless it runs with --audit none, `patchbay proxy` one with --config."
 )
-_NO_SERVER: Final = "Start `patchbay serve`, or use --server or --store."
 
 
 def _filter(help: str, *names: str, metavar: str | None = None) -> Any:
@@ -115,7 +113,7 @@ def audit(
             follow_calls(fetch, query, found[0].id if found else None, show, interval)
     except ServerUnavailableError as error:
         if store is None and server is None:
-            raise ServerUnavailableError(f"{error}. {_NO_SERVER}") from None
+            error.hint += " or --store"
         raise
 
 
@@ -151,7 +149,7 @@ def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
 
     def fetch(query: AuditQuery) -> AuditPage:
         if log.is_missing:  # on each query: opening would recreate a deleted file
-            raise ConfigurationError("--store: no such file.")
+            raise ConfigurationError(f"--store: no such file {url.removeprefix('sqlite:///')}.")
         try:
             return asyncio.run(query_and_close(query))
         except SQLAlchemyError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
@@ -15,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from patchbay._subprocess import Overlong, read_lines
 from patchbay._text import one_line
-from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
+from patchbay.cli.http import ServerRefusedError, ServerUnavailableError, unreachable
 from patchbay.cli.terminal import COLOUR_CODE, sanitize_ansi, split_unfinished_escape
 
 INTERRUPTED: Final = 130
@@ -244,8 +245,9 @@ class ChatSession:
         except InvalidStatus as error:
             raise _rejection(error, self._url) from None
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise ServerUnavailableError(f"No response from {self._url.partition('?')[0]}: {reason}") from None
+            number = getattr(error, "errno", None)  # asyncio's text has the address again
+            reason = os.strerror(number) if number else str(error) or type(error).__name__
+            raise unreachable(self._url.partition("?")[0], reason) from None
 
     async def _receive(self, socket: ClientConnection) -> None:
         """Show frames until the server closes the connection. Raises ServerRefusedError with its reason."""
@@ -268,11 +270,15 @@ class ChatSession:
                     self._view.prompt()
         except ConnectionClosed:
             pass
-        default = "connection lost" if socket.close_code == _ABNORMAL_CLOSURE else "the server closed the session"
+        default = (
+            "connection lost"
+            if socket.close_code == _ABNORMAL_CLOSURE
+            else f"the server closed the session with {socket.close_code}"
+        )
         reason = self._error or socket.close_reason or default
         for query, flag in _FLAGS.items():
             reason = reason.replace(query, flag)
-        raise ServerRefusedError(f"{reason} ({socket.close_code})", is_transient=False)
+        raise ServerRefusedError(reason, is_transient=False)
 
     async def _send_lines(self, socket: ClientConnection) -> None:
         """Send line after line, then wait for the last response."""
@@ -356,4 +362,4 @@ def _rejection(error: InvalidStatus, url: str) -> ServerRefusedError:
         detail = "The server has no live sessions: start it with --realtime MODEL, or --upstream URL."
     if status == 401:
         detail += " Use --token-file."
-    return ServerRefusedError(f"{detail} (HTTP {status})", is_transient=status >= 500)
+    return ServerRefusedError(detail, is_transient=status >= 500)

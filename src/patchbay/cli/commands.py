@@ -105,7 +105,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="patchbay", standalone_mode=False)
     except PatchbayError as error:
-        fail(str(error), getattr(error, "exit_status", USAGE_ERROR))
+        hint = getattr(error, "hint", "")
+        fail(f"{error}. {hint}." if hint else str(error), getattr(error, "exit_status", USAGE_ERROR))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
@@ -118,6 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         message = error.format_message()
         if not message:  # "no arguments is help": already shown
             sys.exit(getattr(error, "exit_code", USAGE_ERROR))
+        message = message.replace(": Value error, ", ": ")  # pydantic's prefix
         # The parser formats several variables as a Python list.
         message = _VARIABLES.sub(lambda found: f" (or {found[1]})".replace("'", ""), message)
         fail(message, getattr(error, "exit_code", USAGE_ERROR))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchbay._text import escape_controls
+from patchbay._text import escape_controls, plural
 from patchbay.cli.options import CONTEXT, Json, command_group
-from patchbay.cli.terminal import escape_unencodable, plural, print_json
+from patchbay.cli.terminal import escape_unencodable, print_json
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:

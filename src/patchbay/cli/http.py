@@ -36,10 +36,11 @@ class ServerRefusedError(PatchbayError, RuntimeError):
 
 
 class ServerUnavailableError(PatchbayError, ConnectionError):
-    """The server is unreachable, or its response is invalid."""
+    """The server is unreachable, or its response is invalid. ``hint`` is the way out."""
 
     code = "server_unavailable"
     exit_status = 1
+    hint = ""
 
 
 class ServerClient:
@@ -131,7 +132,14 @@ class ServerClient:
         """Wrap a network error."""
         reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
         reason = getattr(reason, "strerror", None) or reason
-        return ServerUnavailableError(f"No response from {self.url}: {reason or type(error).__name__}")
+        return unreachable(self.url, reason or type(error).__name__)
+
+
+def unreachable(url: str, reason: object) -> ServerUnavailableError:
+    """Return the error for a server that does not respond."""
+    error = ServerUnavailableError(f"No response from {url}: {reason}")
+    error.hint = "Start `patchbay serve`, or use --server"
+    return error
 
 
 class Events:
@@ -184,7 +192,7 @@ def _explain(error: urllib.error.HTTPError, missing: str) -> tuple[str, str]:
     if error.code == 404 and not code:
         detail = missing
     if not isinstance(detail, str):
-        detail = "request refused"
+        detail = f"The server refused the request (HTTP {error.code})."
     if error.code == 401:
         detail += " Use --token-file."
-    return f"{detail} (HTTP {error.code})", code if isinstance(code, str) else ""
+    return detail, code if isinstance(code, str) else ""

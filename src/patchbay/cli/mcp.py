@@ -10,15 +10,17 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchbay._text import escape_controls, one_line
+from patchbay._redaction import Redactor, secret_values
+from patchbay._text import escape_controls, one_line, plural
 from patchbay.cli.mcp_serve import serve
 from patchbay.cli.options import CONTEXT, Json, McpConfig, command_group
-from patchbay.cli.terminal import escape_unencodable, fail, plural, print_json
+from patchbay.cli.terminal import escape_unencodable, fail, print_json
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -272,14 +274,19 @@ async def _connect(server: McpServer) -> tuple[ServerStatus, dict[str, str]]:
 
 
 def _describe(server: McpServer) -> str:
-    parts = [server.address]
-    if server.args:
-        parts[0] += f" (and {len(server.args)} arguments)" if len(server.args) > 1 else " (and an argument)"
+    parts = [_without_secrets([server.command, *server.args]) if server.command else server.address]
     if server.roles:
         parts.append(f"for {', '.join(server.roles)}")
     if server.disabled:
         parts.append("disabled")
     return "; ".join(parts)
+
+
+def _without_secrets(command: list[str]) -> str:
+    """Return a command line without the values of arguments whose names are those of credentials."""
+    named = (dict(pairwise(command)), dict(each.partition("=")[::2] for each in command))
+    secrets = [value for each in named for value in secret_values(each) if not value.startswith("${")]
+    return Redactor(secrets).text(shlex.join(command))
 
 
 def _file(config: Path | None) -> ServersFile:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import typer
 
 from patchbay._flags import build
+from patchbay._text import plural
 from patchbay.cli.options import (
     GOVERNANCE,
     SERVING,
@@ -28,7 +29,7 @@ from patchbay.cli.options import (
     verbosity,
     with_flags,
 )
-from patchbay.cli.terminal import plural, styles
+from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from patchbay._text import one_line, printable
+from patchbay._text import one_line, plural, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
-from patchbay.cli.terminal import exit_when_stdout_closes, format_clock, format_duration, plural, supports_colour
+from patchbay.cli.terminal import exit_when_stdout_closes, format_clock, format_duration, supports_colour
 from patchbay.errors import ConfigurationError
 
 _FIRST_DELAY: Final = 0.25

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, TextIO
 
 from patchbay._redaction import Redactor
+from patchbay._text import plural
 from patchbay.errors import ConfigurationError
 
 USAGE_ERROR: Final = 2
@@ -110,7 +111,7 @@ class LineWriter:
     def print(self, line: str) -> None:
         """Queue a line and return at once."""
         if self._dropped:
-            line = f"... ({self._dropped} lines left out)\n{line}"
+            line = f"... ({plural(self._dropped, 'line')} left out)\n{line}"
         try:
             self._lines.put_nowait(line)
             self._dropped = 0
@@ -191,11 +192,6 @@ def format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a number with its noun: ``1 call``, ``2 calls``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def print_json(value: Any, **options: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from patchbay._text import plural
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer, as_servers, checked, unique
 from patchbay.mcp.pins import Pins
@@ -229,7 +230,7 @@ class _Mount:
         self.tools = found
         self._host.apply(registry.show(server.source))
         if is_new:
-            _logger.info("The MCP server %r offers %d tools", server.name, len(found))
+            _logger.info("The MCP server %r offers %s", server.name, plural(len(found), "tool"))
 
     def _readers(self) -> Iterator[Tool]:
         """Yield the tools that read the server's resources and prompts, where it has them and its settings ask for that."""

@@ -51,8 +51,8 @@ _CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
 _MODES: Final = {
-    "native": "takes tools natively",
-    "text": "takes no tools: they are written into its prompt, and calls are read from its text",
+    "native": "takes tools",
+    "text": "takes no tools: they are written into the prompt, and calls are read from the model's text",
 }
 _logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class ModelCapabilities:
         """Record how the model takes tools."""
         if self.mode != mode:
             self.mode = mode
-            self._log("The model %s %s", _MODES[mode])
+            self._log("The server of the model %s %s", _MODES[mode])
 
     @property
     def probe_due(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from patchbay._config import json_kind
+from patchbay._text import plural
 from patchbay.hooks.process.child import (
     NO_REPLY,
     HookProcess,
@@ -211,7 +212,7 @@ class _Doctor:
         elif offered and not self.may_ask("before_tool"):
             self._fail(check, "it offers tools that it is not asked for", NOT_ASKED)
         else:
-            self._ok(check, f"offers {'1 tool' if len(offered) == 1 else f'{len(offered)} tools'}" if offered else "")
+            self._ok(check, f"offers {plural(len(offered), 'tool')}" if offered else "")
         return True
 
     def _fix_for_hello(self, process: ProbedProcess, error: HookProcessError) -> str:

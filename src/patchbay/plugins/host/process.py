@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from patchbay._redaction import Redactor, values_of_environment
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit, inherited
+from patchbay._text import plural
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import (
     MAX_HELLO_BYTES,
@@ -114,7 +115,7 @@ class OutputReader:
         left_out = len(lines) - MOST_LINES_AT_ONCE - 1
         if left_out <= 0:
             return [_decode(line) for line in lines]
-        return [_decode(lines[0]), f"... ({left_out} lines left out)", *map(_decode, lines[1 + left_out :])]
+        return [_decode(lines[0]), f"... ({plural(left_out, 'line')} left out)", *map(_decode, lines[1 + left_out :])]
 
     def close(self) -> list[str]:
         """Return what is left at the end of the stream."""

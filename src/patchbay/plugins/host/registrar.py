@@ -263,7 +263,7 @@ class Registrar:
             self.note_trust(problem)
         elif self.is_up or self._problem != problem:
             self.note_trust("")
-            _logger.warning("The server cannot be reached: %s", problem)
+            _logger.warning("No tools can be registered: %s", problem)
         self._problem = problem
         self._up.clear()
         for sync in self._plugins.values():

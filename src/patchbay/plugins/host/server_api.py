@@ -142,7 +142,7 @@ class HttpToolsApi:
         if status == 401:
             raise NotTrustedError(self._token_problem(body))
         if status != 200 or not isinstance(tools, dict):
-            raise ServerUnavailableError(f"the list of tools was answered with {status}: {_reason(body)}")
+            raise ServerUnavailableError(f"the request for the list of tools was answered with HTTP {status}: {_reason(body)}")
         self._etag = etag
         rows = {
             str(role): [row for row in each if isinstance(row, dict)] for role, each in tools.items() if isinstance(each, list)
@@ -170,7 +170,7 @@ class HttpToolsApi:
             signed = bool(self._secret) and body.get("secret") == self._secret["secret"]
             return Accepted(_instance(body), signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
-            raise ServerUnavailableError(f"answered with {status}: {_reason(body)}")
+            raise ServerUnavailableError(f"the registration was answered with HTTP {status}: {_reason(body)}")
         if status == 401 or _is_untrusted(body):
             return Refused(self._token_problem(body), _instance(body), wants_token=True)
         return Refused(_reason(body), _instance(body))
