@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,20 +163,27 @@ def test_unservable_tools_are_an_error_before_any_output(tmp_path: Path, token: 
 def test_it_ends_at_a_signal_or_at_the_end_of_standard_input(
     tmp_path: Path, server: Server, token: str, number: signal.Signals | None, status: int, is_bridge: bool
 ) -> None:
-    (tmp_path / "greetings.py").write_text(MODULE)
+    (tmp_path / "greetings.py").write_text(f"{MODULE}\nimport atexit\natexit.register(print, 'at exit')\n")
     where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token) if is_bridge else ("--tools", "greetings.py")
-    first = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    initialized = [
+        b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":'
+        b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}\n',
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n',
+    ]
+    name = b"add" if is_bridge else b"greet"
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s","arguments":{"name":"Ann","a":1}}}\n' % name
+    printed = b"" if is_bridge else b"what a tool prints goes to stderr\nat exit\n"
     command = [sys.executable, "-m", "patchbay", "mcp", "serve", *where]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Process(command, cwd=tmp_path, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdin.write(first)
+        process.stdin.writelines([*initialized, call])
         process.stdin.flush()
-        assert b'"id":1' in process.stdout.readline()
+        assert [b'"id":0', b'"id":1'] == [re.search(rb'"id":\d', process.stdout.readline())[0] for _ in range(2)]
         if number is None:
             process.stdin.close()
         else:
             process.send_signal(number)
-        assert (status, b"") == (process.wait(30), process.stderr.read())
+        assert (status, printed, b"") == (process.wait(30), process.stderr.read(), process.stdout.read())

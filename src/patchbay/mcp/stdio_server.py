@@ -36,9 +36,16 @@ _READ_SECONDS: Final = 300.0
 
 
 async def serve_stdio(server: RegistryServer) -> None:
-    """Serve until standard input ends, or SIGTERM comes."""
-    async with _until_sigterm(), _standard_streams() as (incoming, outgoing):
-        await server.sdk.run(incoming, outgoing, server.sdk.create_initialization_options())
+    """Serve until standard input ends, or SIGTERM comes. Standard output is standard error from then on.
+
+    What tools have printed is still in the buffer of ``sys.stdout``, and they may print more at the exit of the process.
+    """
+    async with _until_sigterm():
+        try:
+            async with _standard_streams() as (incoming, outgoing):
+                await server.sdk.run(incoming, outgoing, server.sdk.create_initialization_options())
+        finally:
+            os.dup2(2, 1)
 
 
 async def bridge_stdio(url: str, headers: Mapping[str, str]) -> None:
