@@ -166,8 +166,10 @@ def test_it_ends_at_a_signal_or_at_the_end_of_standard_input(
     (tmp_path / "greetings.py").write_text(f"{MODULE}\nimport atexit\natexit.register(print, 'at exit')\n")
     where = ("--server", f"http://127.0.0.1:{server.port}", "--token-file", token) if is_bridge else ("--tools", "greetings.py")
     initialized = [
-        b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":'
-        b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}\n',
+        (
+            b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":'
+            b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}\n'
+        ),
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n',
     ]
     name = b"add" if is_bridge else b"greet"
