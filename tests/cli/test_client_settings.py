@@ -44,6 +44,11 @@ def test_a_variable_names_the_proxy(client: str, variable: str, url: str, comman
     assert "KEY" in variables.values()
 
 
+def test_a_command_names_the_proxy() -> None:
+    command = f"cline auth --provider openai --apikey KEY --modelid MODEL --baseurl {CHAT}"
+    assert ({}, command, None) == printed("cline")
+
+
 def test_a_file_names_the_proxy() -> None:
     _, codex, settings = printed("codex")
     assert ("codex", CHAT) == (codex, settings["model_providers"][settings["model_provider"]]["base_url"])
@@ -53,6 +58,8 @@ def test_a_file_names_the_proxy() -> None:
     assert model in settings["provider"][provider]["models"]
     _, cn, settings = printed("continue")
     assert ("cn", CHAT, "MODEL") == (cn, settings["models"][0]["apiBase"], settings["models"][0]["model"])
+    _, pi, settings = printed("pi")
+    assert ("pi --provider patchbay --model MODEL", CHAT) == (pi, settings["providers"]["patchbay"]["baseUrl"])
     assert "gemini-api-key" == printed("gemini")[2]["security"]["auth"]["selectedType"]
 
 

@@ -62,6 +62,13 @@ _OPENCODE: Final = """\
   }
 }
 """
+_PI: Final = """\
+{
+  "providers": {
+    "patchbay": {"baseUrl": "$base", "api": "openai-completions", "apiKey": "$key", "models": [{"id": "$model"}]}
+  }
+}
+"""
 _OPENAI: Final = {"OPENAI_BASE_URL": "$base", "OPENAI_API_KEY": "$key"}
 _LITELLM: Final = {"OPENAI_API_BASE": "$base", "OPENAI_API_KEY": "$key"}
 _CLIENTS: Final = {
@@ -70,6 +77,7 @@ _CLIENTS: Final = {
         {"ANTHROPIC_BASE_URL": "$root", "ANTHROPIC_API_KEY": "$key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
         "claude --model $model",
     ),
+    "cline": ClientSettings({}, "cline auth --provider openai --apikey $key --modelid $model --baseurl $base"),
     "codex": ClientSettings({"PATCHBAY_KEY": "$key"}, "codex", ".codex/config.toml", _CODEX),
     "continue": ClientSettings({}, "cn", ".continue/config.yaml", _CONTINUE),
     "gemini": ClientSettings(
@@ -83,6 +91,7 @@ _CLIENTS: Final = {
     ),
     "openai": ClientSettings(_OPENAI),
     "opencode": ClientSettings({"PATCHBAY_KEY": "$key"}, "opencode", ".config/opencode/opencode.json", _OPENCODE),
+    "pi": ClientSettings({}, "pi --provider patchbay --model $model", ".pi/agent/models.json", _PI),
     "qwen": ClientSettings({**_OPENAI, "OPENAI_MODEL": "$model"}, "qwen --auth-type openai"),
 }
 
