@@ -5,6 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 UV := .build/uv/bin/uv
 NPM := $(shell command -v npm)
+PACKAGES = $(shell grep -c == requirements.lock)
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Draws the site's diagrams in the browser; without npm the browser fetches it from unpkg.com.
@@ -17,7 +18,7 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle guards clients conformance sdks docs lock lowest clean
+.PHONY: help demo test matrix check bench fidelity oracle guards clients conformance sdks docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -75,10 +76,14 @@ sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the pr
 conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (500 MB from npm and PyPI the first time)
 	@$(BIN)/python scripts/conformance.py
 
-docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site into .build/site
+docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py
 	$(BIN)/python scripts/check_docs.py --write
 	$(SITE)
+
+site: .venv/.installed $(MERMAID) ## build the site of the documentation into .build/site
+	@$(SITE)
+	@echo "Open .build/site/index.html"
 
 lock: $(UV) ## pin every dependency again, at its newest version
 	@$(UV) pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade \
@@ -99,9 +104,11 @@ clean: ## remove everything that make has created
 
 .venv/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing from requirements.lock into .venv (once)"
-	@$(PIP) install --no-deps --require-hashes -r requirements.lock
+	@test -x $(BIN)/python || { echo "Creating .venv"; $(PYTHON) -m venv .venv; }
+	@echo "Installing $(PACKAGES) packages from requirements.lock into .venv: once, in about a minute"
+	@(while sleep 10 >/dev/null; do echo "  $$(ls -d .venv/lib/*/site-packages/*.dist-info | wc -l) of $(PACKAGES)"; done) & ticker=$$!; \
+		$(PIP) install --no-deps --require-hashes -r requirements.lock; status=$$?; kill $$ticker; exit $$status
+	@echo "Installing Patchbay itself"
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

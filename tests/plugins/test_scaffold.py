@@ -19,7 +19,7 @@ def test_tests_of_scaffolded_plugins_pass_alone_and_together(tmp_path):
     files = {name: [path.name for path in write_scaffold(tmp_path / name)] for name in NAMES}
     assert ["plugin.toml", "my_weather_plugin.py", "test_my_weather.py"] == files["my-weather"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 0 == done.returncode, done.stdout
     assert f"{2 * len(NAMES)} passed" in done.stdout
 
