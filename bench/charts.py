@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ DATA, CHARTS = PROJECT / "data", PROJECT / "charts"
 
 _COMMIT = re.compile(r"Commit `(?P<commit>[^`]+)`\. (?P<machine>[^.]+(?:\.\d[^.]*)*)\.")
 _NUMBER = re.compile(r"(?P<number>\d[\d,]*(?:\.\d+)?)")
-_WIDTH, _LABEL, _BAR, _GAP, _TOP = 760, 250, 20, 8, 56
+_WIDTH, _BAR, _GAP, _TOP, _VALUE = 760, 20, 8, 56, 80
+_CHARACTER = 7.4
+"""Width of an average character of the labels; wider fonts have room to the left."""
 
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-weight:600;font-size:15px}.s{fill:#57606a;font-size:11px}"
@@ -40,7 +41,6 @@ class Chart:
     pick: str
     unit: str
     transposed: bool = False
-    logarithmic: bool = True
     rows: str = ""
 
 
@@ -52,7 +52,7 @@ ALL = (
     Chart("turns", "Frameworks: CPU per agent turn with 1 call", "bench", "Turns: ", "1 call", "µs"),
     Chart("clients", "Turn over the openai client, 300 tools, 200 messages: CPU", "bench", "Turns over", "300 tools, 200", "ms"),
     Chart("calls", "One tool call: CPU of all processes", "bench", "Calls", "CPU of all", "µs"),
-    Chart("fidelity", "Calls read correctly", "fidelity", "Fidelity", "measured", "%", logarithmic=False, rows=r"calls right"),
+    Chart("fidelity", "Calls read correctly", "fidelity", "Fidelity", "measured", "%", rows=r"calls right"),
 )
 
 
@@ -95,8 +95,8 @@ def charts_of(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield chart.name, svg(chart, bars, f"Commit {data.get('commit', 'unknown')}, {data.get('machine', '')}")
 
 
-def bars_of(chart: Chart, table: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield label and value of each bar; cells without a number are left out."""
+def bars_of(chart: Chart, table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and value of each bar, as they are in the table; cells without a number are left out."""
     if chart.transposed:
         row = next((each for each in table["rows"] if each[0].startswith(chart.pick)), None)
         cells = zip(table["header"][1:], row[1:], strict=True) if row else ()
@@ -105,30 +105,34 @@ def bars_of(chart: Chart, table: dict[str, Any]) -> Iterator[tuple[str, float]]:
         cells = ((row[0], row[column]) for row in table["rows"] if re.search(chart.rows, row[0])) if column else ()
     for label, cell in cells:
         if number := _NUMBER.match(cell):
-            yield label, float(number["number"].replace(",", ""))
+            yield label, number["number"]
 
 
-def svg(chart: Chart, bars: list[tuple[str, float]], source: str) -> str:
-    """Draw horizontal bars, ours in colour. A logarithmic axis begins at a power of ten below the least value."""
-    most = max(value for _, value in bars)
-    begin = math.floor(math.log10(min(value for _, value in bars))) if chart.logarithmic else 0.0
+def svg(chart: Chart, bars: list[tuple[str, str]], source: str) -> str:
+    """Draw horizontal bars from zero, ours in colour, behind the longest label."""
+    values = [float(value.replace(",", "")) for _, value in bars]
+    left = round(max(len(label) for label, _ in bars) * _CHARACTER) + 16
     height = _TOP + len(bars) * (_BAR + _GAP) + 30
-    room = _WIDTH - _LABEL - 90
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">',
         f"<style>{_STYLE}</style>",
-        f'<text class="t" x="8" y="22">{escape(chart.title)}, {chart.unit}{" (logarithmic)" if chart.logarithmic else ""}</text>',
+        f'<text class="t" x="8" y="22">{escape(chart.title)}, {chart.unit}</text>',
         f'<text class="s" x="8" y="41">{escape(source)}</text>',
     ]
-    for number, (label, value) in enumerate(bars):
-        share = (math.log10(value) - begin) / (math.log10(most) - begin or 1) if chart.logarithmic else value / most
+    for number, ((label, text), value) in enumerate(zip(bars, values, strict=True)):
+        width = max(2.0, value / max(values) * (_WIDTH - left - _VALUE))
         y = _TOP + number * (_BAR + _GAP)
-        kind = "o" if re.match(r"patchbay|the same process|a plugin|an HTTP callback|POST /api|Formats|BFCL", label) else "p"
-        name = label if len(label) <= 40 else f"{label[:39]}…"
+        kind = (
+            "o"
+            if re.match(
+                r"patchbay|the same process|a plugin|an HTTP callback|POST /api|an MCP server over stdio|Formats|BFCL", label
+            )
+            else "p"
+        )
         lines += [
-            f'<text x="{_LABEL - 8}" y="{y + 15}" text-anchor="end"><title>{escape(label)}</title>{escape(name)}</text>',
-            f'<rect class="{kind}" x="{_LABEL}" y="{y}" width="{max(2.0, share * room):.1f}" height="{_BAR}" rx="2"/>',
-            f'<text x="{_LABEL + share * room + 6:.1f}" y="{y + 15}">{value:,.{0 if value >= 1_000 else 2}f}</text>',
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>',
+            f'<rect class="{kind}" x="{left}" y="{y}" width="{width:.1f}" height="{_BAR}" rx="2"/>',
+            f'<text x="{left + width + 6:.1f}" y="{y + 15}">{escape(text)}</text>',
         ]
     return "\n".join([*lines, "</svg>\n"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from bench import charts
 
 TEXT = """\
@@ -31,7 +33,7 @@ def test_tables_are_recorded_with_commit_machine_and_the_paragraph_above_them():
 
 def test_bars_are_the_numeric_cells_of_one_column():
     (chart,) = (each for each in charts.ALL if each.name == "turns")
-    assert [("patchbay 0.1.0", 1234.0), ("a <peer>", 56.7)] == list(charts.bars_of(chart, charts.tables_of(TEXT)[1]))
+    assert [("patchbay 0.1.0", "1,234"), ("a <peer>", "56.7")] == list(charts.bars_of(chart, charts.tables_of(TEXT)[1]))
 
 
 def test_a_chart_is_made_for_each_table_that_was_measured_and_escapes_its_labels():
@@ -39,3 +41,11 @@ def test_a_chart_is_made_for_each_table_that_was_measured_and_escapes_its_labels
     assert "turns" == name
     assert "a &lt;peer&gt;" in svg
     assert "Commit 0123456789ab" in svg
+
+
+def test_bars_are_proportional_and_begin_behind_the_longest_label():
+    label = "a peer with a name that is longer than most, 1.2.3"
+    svg = charts.svg(charts.ALL[0], [(label, "1,000"), ("patchbay", "250")], "")
+    (x, width), (_, quarter) = re.findall(r'<rect class="." x="(\d+)" y="\d+" width="([\d.]+)"', svg)
+    assert (f">{label}</text>" in svg, 4.0) == (True, float(width) / float(quarter))
+    assert 7 * len(label) < int(x)
