@@ -112,7 +112,7 @@ def svg(chart: Chart, bars: list[tuple[str, str]], source: str) -> str:
     """Draw horizontal bars from zero, ours in colour, behind the longest label."""
     values = [float(value.replace(",", "")) for _, value in bars]
     left = round(max(len(label) for label, _ in bars) * _CHARACTER) + 16
-    height = _TOP + len(bars) * (_BAR + _GAP) + 30
+    height = _TOP + len(bars) * (_BAR + _GAP) + 4
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">',
         f"<style>{_STYLE}</style>",

@@ -18,6 +18,7 @@ What is checked, in every page:
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -153,7 +154,8 @@ def wrong_with(words: list[str], folder: Path) -> str | None:
             shown = help_of(*words[1:depth])
             if shown is None:
                 return f"there is no command {' '.join(words[:depth])!r}"
-        flags = [word.partition("=")[0] for word in words[depth:] if word.startswith("--")]
+        own = itertools.takewhile(lambda word: word != "--", words[depth:])  # behind it is the command of another program
+        flags = [word.partition("=")[0] for word in own if word.startswith("--")]
         return next((f"{' '.join(words[:depth])} has no {flag}" for flag in flags if not has_flag(shown, flag)), None)
     if program.startswith("python") and "-m" in words:
         module = words[words.index("-m") + 1]

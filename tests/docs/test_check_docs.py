@@ -69,6 +69,7 @@ def test_addresses_are_replaced_in_examples(docs):
         ("patchbay dance", "there is no command 'patchbay dance'"),
         ("patchbay plugins run plugins --watch", None),
         ("patchbay plugins run plugins --wacth", "patchbay plugins run has no --wacth"),
+        ("patchbay mcp add files -- npx --yes server", None),
         ("patchbay plugins rnu", "there is no command 'patchbay plugins rnu'"),
         ("patchbay --version", None),
         ("python -m patchbay.testing.upstream --port 1", None),
