@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Final, Literal, TypeVar
 
 import mcp_types as types
@@ -18,7 +19,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-import patchbay
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import protect
 from patchbay._subprocess import backoff
@@ -300,7 +300,7 @@ class Connection:
             message_handler=self._on_message,
             logging_callback=self._on_log,
             elicitation_callback=self._ask,
-            client_info=types.Implementation(name="patchbay", version=patchbay.__version__),
+            client_info=types.Implementation(name="patchbay", version=version("patchbay-tools")),
         )
 
     def _end(self) -> None:
