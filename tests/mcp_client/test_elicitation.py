@@ -8,6 +8,7 @@ import json
 import pytest
 from mcp_types import ElicitRequestFormParams
 
+from executor.virtual_time import ManualClockLoop, later
 from patchbay.approvals import ApprovalService, parse_policy
 from patchbay.approvals.request import Answer
 from patchbay.executor import Executor
@@ -16,6 +17,8 @@ from patchbay.mcp.elicitation import ask_person
 from patchbay.types import ToolCall
 
 from .rig import mounted, raw_server, sdk_server
+
+BOUND = 90.0
 
 
 class Person:
@@ -73,14 +76,14 @@ async def test_a_person_answers_a_form_or_a_link_or_declines(server):
         assert "https://x.example/pay" == person.requests[0].facts["url"]
 
 
-async def test_the_time_limit_of_a_call_pauses_while_a_person_thinks():
-    async with mounted(raw_server(timeout=0.3)) as there:
+def test_the_time_limit_of_a_call_pauses_while_a_person_thinks():
+    async def call() -> str:
+        async with asyncio.timeout(BOUND), mounted(raw_server(timeout=BOUND / 3)) as there:
+            slow = Person(Answer("approve", arguments={"size": "S"}), lambda: later(BOUND / 2))
+            return (await ask(there, slow))["action"]
 
-        async def wait() -> None:
-            await asyncio.sleep(0.6)
-
-        slow = Person(Answer("approve", arguments={"size": "S"}), wait)
-        assert "accept" == (await ask(there, slow))["action"]
+    with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
+        assert "accept" == runner.run(call())
 
 
 async def test_a_question_that_no_person_answers_in_time_is_cancelled():
