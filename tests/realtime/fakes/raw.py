@@ -11,7 +11,7 @@ from typing import Any
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-BOUND = 20.0
+BOUND = 60.0
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FLAT = {"type": "function", "name": "get_weather", "description": "The weather.", "parameters": PARAMETERS}

@@ -61,7 +61,7 @@ def kinds(events) -> list[str]:
 
 def test_a_sync_test_may_use_a_fake_as_well():
     with FakeOpenAI(["hello"]) as fake, connect(f"{fake.url}?model=m", additional_headers=headers(fake)) as socket:
-        assert "session.created" == json.loads(socket.recv(timeout=10))["type"]
+        assert "session.created" == json.loads(socket.recv(timeout=60))["type"]
         socket.send(json.dumps(text_item("hi")))
         fake.wait_until(lambda: bool(fake.heard))
         assert ("user", "hi", 1) == (fake.heard[0].kind, fake.heard[0].text, fake.heard[0].connection)

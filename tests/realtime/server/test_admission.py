@@ -47,7 +47,7 @@ def test_foreign_request_is_refused_before_the_upgrade(options, status, code, op
 def test_foreign_host_is_refused(open_to_all):
     import socket
 
-    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=60) as raw:
         key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
         head = f"GET /api/sessions/ann HTTP/1.1\r\nHost: evil.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
         raw.sendall(head.encode())
@@ -67,7 +67,7 @@ def test_only_session_paths_accept_sockets(open_to_all):
     assert 404 == open_to_all.http.ask("GET", "/api/sessions/ann").status
     import socket
 
-    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=60) as raw:
         key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
         raw.sendall(
             f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n".encode()

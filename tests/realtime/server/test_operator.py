@@ -140,7 +140,7 @@ def test_refused_handshake_is_one_log_line_with_its_reason(role, options, status
 
 def test_invalid_handshake_is_one_log_line(tmp_path):
     with FakeOpenAI() as fake, serving(fake) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
             raw.sendall(b"GET /api/sessions/ann HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
             assert raw.recv(65536).startswith(b"HTTP/1.1 4")
         with server.session():

@@ -170,13 +170,13 @@ class FakeRealtime(FakeState):
         """True if no response is in progress and no result expected, as far as frames have been received."""
         return all(each.idle for each in self._connections)
 
-    def wait_until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], *, within: float = 60.0) -> None:
         """Wait until a condition on received frames holds. Raises TimeoutError after ``within`` seconds."""
         with self._change:
             if not self._change.wait_for(condition, within):
                 raise TimeoutError(f"Not within {within} s; {len(self.frames)} frames came, violations: {self.violations}")
 
-    async def until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], *, within: float = 60.0) -> None:
         """Wait as ``wait_until`` does, in a coroutine."""
         await asyncio.to_thread(self.wait_until, condition, within=within)
 
