@@ -237,7 +237,8 @@ def test_the_policy_and_the_keys_of_the_documentation_are_real(tmp_path):
     from pathlib import Path
 
     page = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "approvals.md").read_text(encoding="utf-8")
-    (tmp_path / "policy.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
+    policy = page[page.index("## The policy") :]
+    (tmp_path / "policy.toml").write_text(re.search(r"```toml\n(.*?)```", policy, re.DOTALL)[1], encoding="utf-8")
     assert ["allow", "ask", "ask", "deny"] == [rule.outcome for rule in read_policy(tmp_path / "policy.toml").rules]
     (tmp_path / "conditions.toml").write_text(re.search(r"```toml conditions\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
     assert [["path"], ["amount", "to.country"]] == [[*rule.when] for rule in read_policy(tmp_path / "conditions.toml").rules]

@@ -64,7 +64,7 @@ def test_overlong_line_is_truncated_once_and_the_next_is_read():
 def test_newest_of_too_many_lines_are_kept():
     lines = OutputReader().feed(b"".join(b"%d\n" % n for n in range(10_000)))
     assert "9999" == lines[-1]
-    assert "... (9499 lines left out)" == lines[1]
+    assert "... (9,499 lines left out)" == lines[1]
 
 
 def test_logs_of_each_plugin_are_bounded():
