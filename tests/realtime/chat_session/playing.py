@@ -17,7 +17,7 @@ class Played(core.Played):
     """An open chat session and its events."""
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not true():
                 await asyncio.sleep(0)
 

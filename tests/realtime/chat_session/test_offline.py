@@ -359,7 +359,7 @@ async def test_unread_events_are_bounded():
     async with session:
         for _ in range(50):
             await session.send_text("Go.")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while not session.idle:
                     await asyncio.sleep(0)
     events = [event async for event in session.events()]

@@ -63,7 +63,7 @@ class Played:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait for a condition, which is checked at each event and every 20 ms."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not true():
                 self._changed.clear()
                 try:
@@ -155,7 +155,7 @@ async def connected(settings: RealtimeSettings, **kwargs: Any) -> RealtimeSessio
 
 
 async def bounded(thing: Awaitable[T]) -> T:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         return await thing
 
 

@@ -72,7 +72,7 @@ async def test_slow_but_progressing_server_is_kept(monkeypatch):
         assert [] == received
         server.transport.resume_reading()
         connection.send([{"last": True}])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             while len(received) < 2:
                 await asyncio.sleep(0.001)
         assert "" == connection.reason

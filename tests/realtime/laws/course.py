@@ -35,7 +35,7 @@ from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, connected, limits
 from realtime.random_scripts import random_script
 
-BOUND = 30.0
+BOUND = 90.0
 """Seconds within which any course is over; on a quiet machine one takes a few hundredths."""
 
 What: TypeAlias = Literal["text", "interrupt", "audio", "speak", "drop", "change", "take_back", "go_away"]
