@@ -34,20 +34,10 @@ EVENTS = {
     ),
     "Agents": ("patchbay.agents", "`Runner.run` yields `Event`; subscribers of an `EventBus` get `BusEvent`."),
 }
-PACKAGES = (
-    *(
-        "patchbay",
-        "patchbay.proxy",
-        "patchbay.models",
-        "patchbay.tools",
-        "patchbay.agents",
-        "patchbay.realtime",
-        "patchbay.hooks",
-    ),
-    *("patchbay.hooks.sdk", "patchbay.approvals", "patchbay.audit", "patchbay.media", "patchbay.plugins", "patchbay.server"),
-    *("patchbay.loop", "patchbay.executor", "patchbay.formats", "patchbay.schema", "patchbay.errors", "patchbay.types"),
-    "patchbay.testing",
-)
+PACKAGES = ("patchbay", *map("patchbay.{}".format, (
+    "proxy", "models", "tools", "agents", "realtime", "hooks", "hooks.sdk", "approvals", "audit", "media", "plugins", "server",
+    "loop", "executor", "formats", "schema", "errors", "types", "testing",
+)))  # fmt: skip
 PARSER_EVENTS = ("TextDelta", "ReasoningDelta", "TextWasReasoning", "CallStart", "CallArguments", "CallEnd", "CallCut")
 
 

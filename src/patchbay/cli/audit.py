@@ -112,7 +112,7 @@ def audit(
             exit_when_stdout_closes()
             follow_calls(fetch, query, found[0].id if found else None, show, interval)
     except ServerUnavailableError as error:
-        if store is None and server is None:
+        if store is None and server is None and error.hint:
             error.hint += " or --store"
         raise
 
