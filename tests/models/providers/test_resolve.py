@@ -264,7 +264,7 @@ def test_gemini_without_its_package_names_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "google.genai", None)
     monkeypatch.setitem(sys.modules, "google", None)
     model = hosted("gemini/gemini-3-pro", api_key="k")
-    with pytest.raises(ConfigurationError, match=r"patchbay\[gemini\]"):
+    with pytest.raises(ConfigurationError, match=r"patchbay-tools\[gemini\]"):
         run(model, reply_of(model, [QUESTION]))
 
 
