@@ -147,8 +147,9 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(fake: FakeRealtime | None = None, *flags: str, upstream: str = "", **environment: str) -> Iterator[Serving]:
-    """Run ``patchbay serve`` in front of a fake, an upstream, or both."""
-    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--roles", ",".join(ROLES), *flags]
+    """Run ``patchbay serve`` in front of a fake, an upstream, or both. The lease is off: tools of tests have no callback."""
+    command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--lease", "0"]
+    command += ["--roles", ",".join(ROLES), *flags]
     if fake is not None:
         command += ["--realtime", f"{fake.provider}/a-model", "--realtime-url", fake.url, "--realtime-key", "a-secret-key"]
     if upstream:
