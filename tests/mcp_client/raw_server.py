@@ -51,6 +51,8 @@ def tools() -> object:
     if HOW == "liar-of-schemas":
         return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
     description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
+    if HOW == "twice":
+        return [tool("pid"), tool("say", description), tool("say")]
     return [
         tool("pid"),
         tool("slow"),

@@ -169,18 +169,22 @@ def accept(
     name: Name,
     config: McpConfig = None,
     show: Annotated[bool, typer.Option("--show", help="Show what has changed, and accept nothing.")] = False,
+    shown: Annotated[
+        str | None,
+        typer.Option("--digest", metavar="DIGEST", help="Accept without a question what --show has printed this digest of."),
+    ] = None,
 ) -> None:
-    """Show what a server has changed in its tools' definitions since they were accepted, and accept it.
+    """Show what a server has changed in its tools' definitions since they were accepted, ask, and accept it.
 
     The first definition of a tool is accepted when its server is first connected. A running server takes the new ones over.
 
     [bold]Examples[/bold]
 
-      patchbay mcp accept files --show
-
       patchbay mcp accept files
+
+      patchbay mcp accept files --show
     """  # fmt: skip
-    from patchbay.mcp.pins import Pins
+    from patchbay.mcp.pins import Pins, digest
 
     server, pins = _file(config).get(name), Pins()
     changed = pins.changed(server)
@@ -190,9 +194,18 @@ def accept(
             print(escape_controls(line))
     if not changed:
         print(f"No changed tools of {name}.", file=sys.stderr)
-    elif not show:
-        pins.accept(server, changed)
-        print(f"Accepted {plural(len(changed), 'changed tool')} of {name}.")
+        return
+    command = f"patchbay mcp accept {shlex.quote(name)} --digest {digest(changed)}"
+    if show:
+        print(f"To accept exactly this: {command}")
+        return
+    if shown is None:
+        try:
+            typer.confirm(f"Accept {plural(len(changed), 'changed tool')} of {name}?", abort=True)
+        except typer.Abort:
+            fail(f"nothing is accepted. To accept exactly this without a question: {command}", 1)
+    pins.accept(server, shown or digest(changed))
+    print(f"Accepted {plural(len(changed), 'changed tool')} of {name}.")
 
 
 @mcp.command(context_settings=CONTEXT)

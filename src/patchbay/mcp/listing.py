@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mcp_types as types
@@ -18,7 +18,10 @@ OnInvalid = Callable[[str, str], object]
 
 
 async def list_tools(client: Client, on_invalid: OnInvalid) -> tuple[types.Tool, ...]:
-    """Return the server's tools. Those beyond MAX_TOOLS are left out. Raises ValidationError where the list itself is invalid."""
+    """Return the server's tools, each name once. Those beyond MAX_TOOLS are left out.
+
+    Raises ValidationError where the list itself is invalid.
+    """
     if client.server_capabilities.tools is None:
         return ()
     found: list[types.Tool] = []
@@ -33,7 +36,7 @@ async def list_tools(client: Client, on_invalid: OnInvalid) -> tuple[types.Tool,
         cursor = page.next_cursor
         if cursor is None or len(found) >= MAX_TOOLS:
             break
-    return tuple(found[:MAX_TOOLS])
+    return _without_ambiguous(found, on_invalid)[:MAX_TOOLS]
 
 
 def describe_invalid(error: ValidationError) -> str:
@@ -41,6 +44,16 @@ def describe_invalid(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return escape_controls(one_line(f"{place}: {first['msg']}", 300))
+
+
+def _without_ambiguous(tools: Iterable[types.Tool], on_invalid: OnInvalid) -> tuple[types.Tool, ...]:
+    """Leave out the names that have two definitions: one could be checked and the other used."""
+    by_name: dict[str, types.Tool] = {}
+    ambiguous = {each.name for each in tools if by_name.setdefault(each.name, each) != each}
+    for name in ambiguous:
+        del by_name[name]
+        on_invalid(name[:100], "the server has two definitions of it")
+    return tuple(by_name.values())
 
 
 def _leave_out_invalid(client: Client, on_invalid: OnInvalid) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class Pins:
         accepted = entry.setdefault(ACCEPTED, {})
         for name, definition in definitions.items():
             accepted.setdefault(name, definition)
-        entry[CHANGED] = {name: definition for name, definition in definitions.items() if accepted[name] != definition}
+        entry[CHANGED] = {name: new for name, new in definitions.items() if digest(accepted[name]) != digest(new)}
         if json.dumps(entry, sort_keys=True) != before:
             self._write()
         return set(entry[CHANGED])
@@ -72,11 +73,20 @@ class Pins:
         entry = self._content.get(_key(server), {})
         return {name: (entry.get(ACCEPTED, {}).get(name), new) for name, new in entry.get(CHANGED, {}).items()}
 
-    def accept(self, server: McpServer, names: Collection[str]) -> None:
-        """Accept the new definitions of these tools. Raises ConfigurationError where the file cannot be written."""
-        entry = self._content.get(_key(server), {})
-        for name in names:
-            entry[ACCEPTED][name] = entry[CHANGED].pop(name)
+    def accept(self, server: McpServer, shown: str) -> None:
+        """Accept all changed definitions, whose ``digest(changed(server))`` a person was shown.
+
+        Raises ConfigurationError where they are others now, or the file cannot be written.
+        """
+        self.reload()
+        if digest(self.changed(server)) != shown:
+            raise ConfigurationError(
+                f"The definitions of {server.name} are not those of this digest: they have changed since, or are accepted. "
+                f"Look at them again: patchbay mcp accept {shlex.quote(server.name)} --show"
+            )
+        entry = self._content[_key(server)]
+        entry[ACCEPTED] |= entry[CHANGED]
+        entry[CHANGED] = {}
         self._write(must=True)
 
     def forget(self, server: McpServer) -> None:
@@ -98,6 +108,11 @@ class Pins:
         if problem != self._problem:
             self._problem = problem
             _logger.warning("%s", problem)
+
+
+def digest(value: Any) -> str:
+    """Return a digest of JSON data, in which 1, 1.0 and true differ."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _key(server: McpServer) -> str:
