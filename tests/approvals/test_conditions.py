@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from patchbay.approvals import Rule, parse_policy, read_policy
 from patchbay.approvals.conditions import read_conditions
@@ -48,7 +50,10 @@ def condition_holds(when: Any, call: ToolRequest) -> bool | None:
         (False, [False], [True]),
         (7, [7], [8]),
         ({"in": ["a", 2]}, ["a", 2], ["b", 3]),
-        ("/srv/*", ["/srv/a", "/srv/a/", "/srv/https://x"], ["/tmp/", "/srv"]),
+        ("/srv/*", ["/srv/a", "/srv/a/", "/srv/./a", "/srv/a//b", "/srv/https://x", "/srv/[id]/$x"], ["/tmp/", "/srvs", "/"]),
+        ("src/*", ["src/a", "src//a"], ["a", "/src/a", "tests/src/a"]),
+        ("~/.ssh/*", ["~/.ssh/id", f"{Path.home()}/.ssh/id"], ["~/a", ".ssh/id"]),
+        ("*/.git/*", ["a/.git/b", "/a/.git/b"], ["[id].tsx", "/a/$b.git"]),
         ("https://*", ["https://a.example/x", "https://a.example/"], ["http://a.example/"]),
         ({"not": "/tmp/*"}, ["/etc/x"], ["/tmp/x"]),
         ({"not": {"in": ["a", "b"]}}, ["c"], ["a", "b"]),
@@ -67,7 +72,6 @@ def test_condition_has_its_expected_result(wanted, holds, fails):
         ("/etc/*", {"path": "/etc/x"}),
         ("/etc/*", None),
         ("/tmp/*", "/tmp/../etc/passwd"),
-        ("/tmp/*", "/tmp/./x"),
         ("/etc/*", "//etc/passwd"),
         ("/tmp/*", "/tmp/..\\..\\etc"),
         ({"not": "/tmp/*"}, "/tmp/../etc/passwd"),
@@ -84,12 +88,132 @@ def test_condition_has_its_expected_result(wanted, holds, fails):
         ("/etc/ssh/*", "/etc//ssh/key"),
         ("/etc/ssh", "/etc/ssh/"),
         ("/srv/*", "/srv/"),
+        ("/srv/*", "/srv"),
         ("/etc/*", "file:///etc/passwd"),
+        ("~/.ssh/*", "~/x/../.ssh/id"),
+        ("https://a.example/*", "HTTPS://A.example/x"),
+        ("https://a.example/x/*", "https://a.example/x/%2e%2e/y"),
         ("1*", 10**120),
     ],
 )
 def test_condition_on_a_value_of_another_type_is_undecidable(wanted, value):
     assert condition_holds({"value": wanted}, request(value=value)) is None
+
+
+DENY_ETC = parse_policy({"rules": [{"when": {"path": "/etc/*"}, "outcome": "deny"}]})
+ALLOW_TMP = parse_policy({"default": "deny", "rules": [{"when": {"path": "/tmp/*"}, "outcome": "allow"}]})
+ALIASES = ["/proc/self/root/", "/proc/1/task/1/root/", "/proc/thread-self/cwd/../"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc",
+        "/etc/",
+        "//etc",
+        "/./etc",
+        " /etc/x",
+        "/etc/x\n",
+        "\ufeff/etc/x",
+        "'/etc/x'",
+        "file:/etc/x",
+        "FILE:///etc/x",
+        "file://localhost/etc/x",
+        "file:////etc/x",
+        "file://etc/x",
+        "jar:file:/etc/x",
+        "file:///etc?x",
+        "file%3A///etc/x",
+        "/tmp/../etc/x",
+        "/tmp/..\\..\\etc\\x",
+        "\\etc\\x",
+        "C:\\etc\\x",
+        "/%65tc/x",
+        "/tmp/%2e%2e/etc/x",
+        "/tmp/%25252e%25252e/etc/x",
+        "~/../../../../../../etc/x",
+        "../" * 20 + "etc/x",
+        ["/tmp/x", "/etc/x"],
+        {"is": "an object"},
+        None,
+        "/etc\0/x",
+        "/e*/x",
+        "/{etc,tmp}/x",
+        "/etc[/]x",
+        "$DIRECTORY/x",
+        "`echo /etc`/x",
+        "../passwd",
+        "%2525252525252565tc",
+        *(f"{alias}etc/x" for alias in ALIASES),
+    ],
+)
+def test_no_form_of_a_path_passes_a_denying_rule_or_another_allowing_one(path):
+    call = request({"path": TEXT}, path=path)
+    assert "allow" not in (DENY_ETC.rule_for(call).outcome, ALLOW_TMP.rule_for(call).outcome)
+
+
+@st.composite
+def spelled(draw: st.DrawFn, folder: str) -> str:
+    """Draw a form in which a tool may accept a path in this folder."""
+    names = st.text(
+        st.characters(codec="utf-8", exclude_characters="/\\\0?#%$`*[{", exclude_categories=["Zs", "Zl", "Zp", "Cc"]), min_size=1
+    )
+    names = names.filter(lambda name: name.strip(".") and not name.startswith("~"))
+    path = "/".join([folder, *draw(st.lists(names, max_size=3))])
+    for step in draw(st.lists(st.sampled_from(["dots", "slashes", "encoded", "backslashes", "end"]), max_size=4)):
+        at = draw(st.sampled_from([n for n, each in enumerate(path) if each in "/\\"] or [0]))
+        match step:
+            case "dots" | "slashes":
+                detour = "/" if step == "slashes" else draw(st.sampled_from(["/.", f"/{draw(names)}/..", "/tmp/..", "/etc/.."]))
+                path = f"{path[:at]}{detour}{path[at:]}"
+            case "encoded":
+                chosen = draw(st.sets(st.sampled_from(path)))
+                path = "".join("".join(f"%{byte:02x}" for byte in each.encode()) if each in chosen else each for each in path)
+            case "backslashes":
+                path = path.replace("/", "\\")
+            case "end":
+                path += draw(st.sampled_from(["/", "//", "/."]))
+    scheme = draw(st.sampled_from(["", "file:", "file://", "File://localhost", "file:///", "C:", "../" * 30]))
+    return (
+        draw(st.sampled_from(["", " ", "\t", "\n", "\xa0", '"', "\ufeff"]))
+        + scheme
+        + path
+        + draw(st.sampled_from(["", " ", "\r\n"]))
+    )
+
+
+@given(spelled("/etc"))
+@example("/etc")
+def test_no_form_of_a_path_passes_a_rule_that_denies_its_folder(path):
+    assert "allow" != DENY_ETC.rule_for(request({"path": TEXT}, path=path)).outcome
+
+
+@given(st.sampled_from(["/etc", "/tmpx", "/home/tmp"]).flatmap(spelled))
+def test_no_form_of_another_path_passes_a_rule_that_allows_a_folder(path):
+    assert "deny" == ALLOW_TMP.rule_for(request({"path": TEXT}, path=path)).outcome
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/tmp/x", "x", "src/[id].tsx", "/home/$me/x", "/etcetera/[id]", "/etc.d", "https://a.example/etc/x", "~/100%.txt", ""],
+)
+def test_path_outside_of_a_denied_folder_is_not_asked_about(path):
+    assert "allow" == DENY_ETC.rule_for(request({"path": TEXT}, path=path)).outcome
+
+
+@pytest.mark.parametrize("path", ["/ETC/x", "/Etc", "/e\u0301tc"])
+def test_case_of_a_path_is_ignored_where_the_file_system_ignores_it(path, monkeypatch):
+    monkeypatch.setattr("patchbay.approvals.paths._IGNORES_CASE", True)
+    policy = parse_policy({"rules": [{"when": {"path": pattern}, "outcome": "deny"} for pattern in ("/etc/*", "/\xe9TC")]})
+    assert "deny" == policy.rule_for(request({"path": TEXT}, path=path)).outcome
+
+
+def test_undecidable_rule_that_denies_asks_a_person_about_this_call_alone():
+    given = {"outcome": "deny", "session": "tool", "at_deadline": "allow", "when": {"path": "/etc/*"}}
+    rule = parse_policy({"rules": [given]}).rule_for(request({"path": TEXT}))
+    assert ("ask", "deny", "call") == (rule.outcome, rule.at_deadline, rule.session)
+    certain = parse_policy({"rules": [given, {"outcome": "deny"}]}).rule_for(request({"path": TEXT}))
+    assert ("deny", "2") == (certain.outcome, certain.name)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +244,7 @@ def test_rule_sets_the_default_of_a_missing_argument():
 def test_conditions_on_invalid_json_arguments_are_undecidable():
     schema = {"properties": {"path": TEXT}}
     condition = read_conditions({"path": {"glob": "/etc/*", "missing": False}})[0]
-    assert (None, False) == (condition.holds({"_raw": "{path: /etc/x"}, schema), condition.holds({}, schema))
+    assert ({None}, {False}) == (condition.results({"_raw": "{path: /etc/x"}, schema), condition.results({}, schema))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Conditions of approval rules on a call's arguments: ``{"path": "/etc/*", "amount": {"gt": 100}}``.
 
-A condition is true, false, or undecidable (None): there is no value, or one of a type that it does not apply to.
+A condition has a set of possible results: True, False, and None where it is undecidable, since there is no value, or one of a
+type that it does not apply to. There are several for several values, and for a path that tools read in several ways.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ import difflib
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import reduce
+from itertools import product
 from typing import Any, Final, TypeAlias
 
+from patchbay.approvals.paths import PathPattern
 from patchbay.errors import ConfigurationError
 from patchbay.tools import well_formed
 
-Test: TypeAlias = Callable[[Any], bool | None]
+Results: TypeAlias = AbstractSet[bool | None]
+Test: TypeAlias = Callable[[Any], Results]
+
+UNDECIDABLE: Final[Results] = frozenset({None})
 
 _NO_VALUE: Final = object()
 _OPERATORS: Final = ("glob", "regex", "gt", "ge", "lt", "le", "eq", "in", "not", "missing")
@@ -35,23 +43,26 @@ class Condition:
     test: Test
     missing: bool | None = None
 
-    def holds(self, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> bool | None:
-        """Return whether the condition is true for these arguments; None if undecidable.
+    def results(self, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Results:
+        """Return the possible results for these arguments.
 
         A missing argument has the default of the tool's ``schema``; one that the schema does not declare makes it false.
         """
         if "_raw" in arguments and _subschema(schema, "_raw") is None:
-            return None  # invalid JSON of the model, which callbacks receive as it is
+            return UNDECIDABLE  # invalid JSON of the model, which callbacks receive as it is
         values = list(_values(arguments, self.path))
         if all(each is _NO_VALUE for each in values) and values:
             declared = _subschema(schema, self.path)
             if declared is None and self.missing is None:
-                return False
+                return {False}
             values = [(declared or {}).get("default", _NO_VALUE)]
-        results = {self.missing if each is _NO_VALUE or each is None else self.test(each) for each in values}
-        if results == {True}:
-            return True
-        return False if results <= {False} else None
+        found = ({self.missing} if each is _NO_VALUE or each is None else self.test(each) for each in values)
+        return frozenset().union(*found) or {False}
+
+
+def both(first: Results, second: Results) -> Results:
+    """Return the possible results of two conditions together."""
+    return {False if False in pair else None if None in pair else True for pair in product(first, second)}
 
 
 def read_conditions(given: Any) -> tuple[Condition, ...]:
@@ -81,11 +92,7 @@ def _test(wanted: Any, place: str) -> Test:
         raise ConfigurationError(f"{place} has no operator: use some of {', '.join(_OPERATORS)}.")
     tests = [_operator(name, operand, f"{place}.{name}") for name, operand in wanted.items()]
 
-    def all_pass(value: Any) -> bool | None:
-        results = {test(value) for test in tests}
-        return False if False in results else None if None in results else True
-
-    return all_pass if len(tests) > 1 else tests[0]
+    return lambda value: reduce(both, [test(value) for test in tests])
 
 
 def _operator(name: Any, operand: Any, place: str) -> Test:
@@ -104,29 +111,22 @@ def _operator(name: Any, operand: Any, place: str) -> Test:
             return _one_of(operand, place)
         case "not":
             test = _test(operand, place)
-            return lambda value: None if (passes := test(value)) is None else not passes
+            return lambda value: {None if each is None else not each for each in test(value)}
     meant = difflib.get_close_matches(str(name), _OPERATORS, n=1)
     hint = f"is {meant[0]!r} meant?" if meant else f'there are {", ".join(_OPERATORS)}; for nested arguments write "a.b".'
     raise ConfigurationError(f"{place} is not an operator: {hint}")
 
 
 def _glob(pattern: str) -> Test:
-    def passes(value: Any) -> bool | None:
+    path = PathPattern(pattern) if "/" in pattern else None
+
+    def results(value: Any) -> Results:
         text = _text(value)
-        if text is None or ("/" in pattern and _is_indirect(text)):
-            return None
-        fits = fnmatchcase(text, pattern)
-        if "/" in pattern and text.endswith(("/", "\\")) and fits is not fnmatchcase(text[:-1], pattern):
-            return None  # a folder may be written with or without the slash
-        return fits
+        if text is None:
+            return UNDECIDABLE
+        return {fnmatchcase(text, pattern)} if path is None else path.results(text)
 
-    return passes
-
-
-def _is_indirect(path: str) -> bool:
-    """Return whether a path is not in normal form: ``/tmp/../etc``, ``/etc//ssh``, ``file:///etc``."""
-    first, *steps = path.replace("\\", "/").replace("://", ":/", 1).split("/")
-    return not {".", ".."}.isdisjoint((first, *steps)) or "" in steps[:-1]
+    return results
 
 
 def _regex(pattern: str, place: str) -> Test:
@@ -139,13 +139,13 @@ def _regex(pattern: str, place: str) -> Test:
         why = str(error).rstrip().rpartition("\n")[2].strip().removeprefix("error: ")
         raise ConfigurationError(f"{place} is not a usable regular expression: {why:.200}.") from None
 
-    def passes(value: Any) -> bool | None:
+    def results(value: Any) -> Results:
         text = _text(value)
         if text is None or well_formed(text) != text:  # the engine rejects lone surrogates
-            return None
-        return bool(found_in(text))
+            return UNDECIDABLE
+        return {bool(found_in(text))}
 
-    return passes
+    return results
 
 
 def _comparison(name: str, bound: Any, place: str) -> Test:
@@ -153,12 +153,12 @@ def _comparison(name: str, bound: Any, place: str) -> Test:
         raise ConfigurationError(f"{place} must be a number or a string, not {bound!r:.80}.")
     compare: Callable[[Any, Any], Any] = getattr(operator, name)
 
-    def passes(value: Any) -> bool | None:
+    def results(value: Any) -> Results:
         if not (_is_number(value) if _is_number(bound) else isinstance(value, str)):
-            return None
-        return bool(compare(value, bound))
+            return UNDECIDABLE
+        return {bool(compare(value, bound))}
 
-    return passes
+    return results
 
 
 def _one_of(wanted: Any, place: str) -> Test:
@@ -166,11 +166,11 @@ def _one_of(wanted: Any, place: str) -> Test:
         if not (isinstance(each, str | bool) or _is_number(each)):
             raise ConfigurationError(f"{place} must be a string, a number, true or false, not {each!r:.80}.")
 
-    def passes(value: Any) -> bool | None:
+    def results(value: Any) -> Results:
         alike = [each for each in wanted if _kind(each) is _kind(value)]
-        return value in alike if alike else None
+        return {value in alike} if alike else UNDECIDABLE
 
-    return passes
+    return results
 
 
 def _kind(value: Any) -> type[Any] | None:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from patchbay._config import Table, read_config, wrong
-from patchbay.approvals.conditions import Condition, read_conditions
+from patchbay.approvals.conditions import Condition, Results, both, read_conditions
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
 from patchbay.tools.tool import normalized_annotations
@@ -44,8 +45,9 @@ class Rule:
     make a rule ask or deny, but not spare the call from one (``ApprovalPolicy.rule_for``), unless the rule names ``sources``.
 
     ``when`` has conditions on arguments, all of which must hold: ``{"path": "/etc/*", "amount": {"gt": 100}}``
-    (docs/guides/approvals.md). An undecidable one (no value, or a value of another type) holds where the rule asks or denies, and
-    does not where it allows.
+    (docs/guides/approvals.md). One that may hold (a path that tools read in several ways) holds where the rule asks or denies,
+    and does not where it allows. With an undecidable one (no value, or a value of another type) a rule that denies asks, and one
+    that allows does not match.
 
     ``outcome`` is "allow", "deny" (``reason`` is sent to the model) or "ask". ``who`` decides: "terminal" and "http" are people,
     "mcp" is the user of the MCP client that calls, and the first decision counts; "hooks" requires another approve hook, alone or
@@ -114,23 +116,25 @@ class Rule:
             and (not self.agents or _matches(self.agents, call.meta.agent_id))
             and (not self.roles or _matches(self.roles, role_of(call) or call.meta.agent_id))
             and (not self.annotations or self._matches_annotations(call))
-            and self._holds(call) is not False
+            and (self._results(call) == {True} if self.outcome == "allow" else self._results(call) != {False})
         )
 
     def is_certain(self, call: ToolRequest) -> bool:
         """Return whether a rule that matches does so without untrusted annotations and undecidable conditions."""
-        return (not self.annotations or self._trusts(call)) and self._holds(call) is True
+        return (not self.annotations or self._trusts(call)) and self._results(call) == {True}
+
+    def for_call(self, call: ToolRequest) -> Rule:
+        """Return the rule as it applies to a call that it matches: one that denies asks where that is undecidable."""
+        if self.outcome != "deny" or True in self._results(call):
+            return self
+        return replace(self, outcome="ask", at_deadline="deny", session="never" if self.session == "never" else "call")
 
     def _trusts(self, call: ToolRequest) -> bool:
         return not call.source or bool(self.sources)
 
-    def _holds(self, call: ToolRequest) -> bool | None:
-        if not self._conditions:
-            return True
-        results = {each.holds(call.arguments, call.parameters) for each in self._conditions}
-        if results == {True}:
-            return True
-        return False if False in results or self.outcome == "allow" else None
+    def _results(self, call: ToolRequest) -> Results:
+        each = (condition.results(call.arguments, call.parameters) for condition in self._conditions)
+        return reduce(both, each, {True})
 
     def _matches_annotations(self, call: ToolRequest) -> bool:
         trusted = self._trusts(call)
@@ -159,7 +163,7 @@ class ApprovalPolicy:
         found: list[Rule] = []
         for rule in self.rules:
             if rule.matches(call):
-                found.append(rule)
+                found.append(rule.for_call(call))
                 if rule.is_certain(call):
                     break
         else:
