@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from patchbay.errors import ConfigurationError, ToolRetry
+from patchbay.errors import ConfigurationError
 from patchbay.tools import Tool, ToolSearch
 from patchbay.tools.search import SearchTools, ToolCatalog
 
@@ -62,16 +63,48 @@ def test_parameters_are_searched_too():
     assert ["ship"] == [tool.name for tool in ToolCatalog(tools).search("recipient postcodes")]
 
 
-def test_a_pattern_matches_names_before_descriptions():
-    assert ["send_mail", "list_mails"] == [tool.name for tool in SOME.match("_mails?$")]
-    assert ["send_mail", "list_mails"] == [tool.name for tool in SOME.match("MESSAGE")]
-    with pytest.raises(ToolRetry, match="regular expression"):
-        SOME.match("(")
+def test_name_with_a_star_is_a_pattern_of_names():
+    assert ["send_mail", "list_mails"] == [tool.name for tool in SOME.search("*_MAIL*")]
+    assert "convertCurrency" == SOME.search("convert*")[0].name
+    assert [] == SOME.search("^(z|z)*$") == SOME.search("[z-a]*(")
 
 
-def test_pattern_takes_linear_time():
-    long = catalog(("a" * 60 + "!", "a" * 20_000))
-    assert [] == long.match("^(a|a)*$" * 3 + "x")  # exponential in a backtracking engine
+HOSTILE = """
+import json, sys
+from patchbay.testing import ScriptedModel
+from patchbay import ToolRunner, ToolSearch
+from patchbay.tools import ToolDefinition
+from patchbay.types import ToolCall
+tools = [ToolDefinition(name, description="a" * 1_000_000, handler=print) for name in ("ab_" * 20 + "c", "long")]
+arguments = [{"query": query, "regex": True} for query in ("a{100000}", "(a+)+$", "*a*b" * 250, "?" * 1000)]
+calls = [ToolCall(str(n), "tool_search", json.dumps(each)) for n, each in enumerate(arguments)]
+result = ToolRunner(ScriptedModel([calls, "done"]), tools, tool_search=ToolSearch(limit=1)).run_sync("hi")
+print(*[json.loads(each.content)["tools"] for each in result.tool_executions])
+"""
+
+
+def test_query_is_never_a_regular_expression():
+    """As one, ``a{100000}`` took minutes over a long description."""
+    done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=60, check=True)
+    assert "[] [] [] []\n" == done.stdout
+
+
+def test_description_is_searched_to_a_limit():
+    assert [] == catalog(("long", "x " * 3000 + "forecast")).search("forecast")
+    schema = {"type": "object", "properties": {f"p{n}": {"description": "x " * 3000} for n in range(2)} | {"forecast": {}}}
+    assert [] == ToolCatalog({"long": Named("long", "", parameters=schema)}).search("forecast")
+
+
+def test_source_does_not_push_out_the_tools_of_others():
+    stuffed = {f"send_mail_{n}": Named(f"send_mail_{n}", "Send mail, send e-mail, mail a message. " * 20) for n in range(30)}
+    for each in stuffed.values():
+        each.source = "mcp:stuffed"
+    own = {name: Named(name, "Sends a message as an e-mail to an address.") for name in ("post", "deliver")}
+    found = [tool.name for tool in ToolCatalog({**stuffed, **own}).search("send mail")]
+    assert (5, ["post", "deliver"]) == (len(found), [name for name in found if name in own])
+    assert 3 == len([name for name in found if name in stuffed])
+    assert 5 == len(ToolCatalog(stuffed).search("send mail"))
+    assert 3 == len([tool for tool in ToolCatalog({**stuffed, **own}).search("send_mail*") if tool.source])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
-from patchbay.errors import ConfigurationError, ToolRetry
+from patchbay.errors import ConfigurationError
 from patchbay.tools.context import ToolContext
 from patchbay.tools.tool import Tool, checked_count
 from patchbay.types import Message, ToolSpec
@@ -30,6 +30,8 @@ _DEFAULT_FOUND: Final = 5
 _MOST_QUERY_CHARS: Final = 1000
 _MOST_SOURCES: Final = 20
 _SUMMARY_CHARS: Final = 200
+_READ_CHARS: Final = 4000
+"""Of a tool's description, and of those of its parameters, so much is searched."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _COMMON: Final = frozenset([
@@ -95,24 +97,24 @@ class ToolCatalog:
         self._hidden = [tool for name, tool in tools.items() if name not in self.pinned]
 
     def search(self, query: str, most: int = _DEFAULT_FOUND) -> list[Tool]:
-        """Return the tools that match words best, the best first; one of just this name is the first."""
-        found = [self._hidden[place] for place in self._index.best(_terms(query[:_MOST_QUERY_CHARS]), most)]
-        named = self.tools.get(query.strip())
-        if named is None or named.name in self.pinned:
-            return found
-        return [named, *(tool for tool in found if tool is not named)][:most]
+        """Return the tools that match best: those of just this name, or whose names match a pattern with ``*``, then by words.
 
-    def match(self, pattern: str, most: int = _DEFAULT_FOUND) -> list[Tool]:
-        """Return tools whose name or description matches a regular expression, which takes linear time. Raises ToolRetry."""
-        from pydantic_core import SchemaError, SchemaValidator, core_schema  # here: few searches need it
-
-        try:
-            schema = core_schema.str_schema(pattern=f"(?i){pattern[:_MOST_QUERY_CHARS]}", regex_engine="rust-regex")
-            matches = SchemaValidator(schema).isinstance_python
-        except SchemaError as error:
-            raise ToolRetry(f"The pattern is not a valid regular expression: {error}") from None
+        No source gets more than half of the places while others have tools that match.
+        """
+        query = query[:_MOST_QUERY_CHARS].strip()
+        matches = re.compile(fnmatch.translate(query), re.IGNORECASE).match if "*" in query else query.__eq__
         named = [tool for tool in self._hidden if matches(tool.name)]
-        return [*named, *(tool for tool in self._hidden if tool not in named and matches(tool.spec.description))][:most]
+        found = dict.fromkeys((*named, *(self._hidden[place] for place in self._index.best(_terms(query)))))
+        counted: Counter[str] = Counter()
+        fair: list[Tool] = []
+        surplus: list[Tool] = []
+        for tool in found:
+            counted[tool.source] += 1
+            (fair if counted[tool.source] <= (most + 1) // 2 else surplus).append(tool)
+            if len(fair) == most:
+                break
+        chosen = {*fair, *surplus[: most - len(fair)]}
+        return [tool for tool in found if tool in chosen]
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -137,25 +139,27 @@ class _Index:
                 inverse = math.log(1 + (len(documents) - frequency[term] + 0.5) / (frequency[term] + 0.5))
                 self._postings[term].append((place, inverse * count * (_SATURATION + 1) / (count + norm)))
 
-    def best(self, terms: Iterable[str], most: int) -> list[int]:
-        """Return the places of the best documents."""
+    def best(self, terms: Iterable[str]) -> list[int]:
+        """Return the places of the documents with one of the terms, the best first."""
         scores: dict[int, float] = {}
         for term in dict.fromkeys(terms):
             for place, score in self._postings.get(term, ()):
                 scores[place] = scores.get(place, 0.0) + score
-        return sorted(scores, key=lambda place: (-scores[place], place))[:most]
+        return sorted(scores, key=lambda place: (-scores[place], place))
 
 
 def _spec_terms(spec: ToolSpec) -> Counter[str]:
     counted: Counter[str] = Counter()
     for term in _terms(spec.name):
         counted[term] += _NAME_WEIGHT
-    counted.update(_terms(spec.description))
+    counted.update(_terms(spec.description[:_READ_CHARS]))
     properties = spec.parameters.get("properties")
+    left = _READ_CHARS
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
-        counted.update(_terms(str(name)))
-        if isinstance(schema, Mapping) and isinstance(text := schema.get("description"), str):
-            counted.update(_terms(text))
+        about = schema.get("description") if isinstance(schema, Mapping) else None
+        text = f"{name} {about if isinstance(about, str) else ''}"[:left]
+        counted.update(_terms(text))
+        left -= len(text)
     return counted
 
 
@@ -196,8 +200,7 @@ class SearchTools(Tool):
         parameters = {
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": "What the tool does, in a few words."},
-                "regex": {"type": "boolean", "description": "The query is a regular expression of names and descriptions."},
+                "query": {"type": "string", "description": "What the tool does, in a few words; or its name, as get_*."},
                 "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "description": f"Default: {_DEFAULT_FOUND}."},
             },
             "required": ["query"],
@@ -205,10 +208,10 @@ class SearchTools(Tool):
         super().__init__(name, description, parameters=parameters)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: ARG002  (a Tool's signature)
-        """Return the tools that match, and offer them. Raises ToolRetry for an invalid regular expression."""
+        """Return the tools that match, and offer them."""
         query, limit = str(arguments.get("query", "")), arguments.get("limit")
         most = min(max(limit, 1), MOST_FOUND) if isinstance(limit, int) else _DEFAULT_FOUND
-        found = (self._catalog.match if arguments.get("regex") is True else self._catalog.search)(query, most)
+        found = self._catalog.search(query, most)
         if not found:
             return {"tools": [], "note": "No tool matches this query. Try other words for what the tool does."}
         self._offer(found)
