@@ -49,7 +49,8 @@ def tools() -> object:
     if HOW == "no-list":
         return "none"
     if HOW == "liar-of-schemas":
-        return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": {"type": "integer"}}}}]
+        number, text = {"type": "integer"}, {"type": "string", "pattern": "^(a+)+$"}
+        return [{**tool("lie"), "outputSchema": {"type": "object", "properties": {"total": number, "slow": text}}}]
     description = STATE.read_text() if STATE is not None and STATE.exists() else "A tool."
     if HOW == "twice":
         return [tool("pid"), tool("say", description), tool("say")]
@@ -90,7 +91,7 @@ def call(number: object, params: dict) -> None:
         )
         send({"id": "question", "method": "elicitation/create", "params": {"message": "Which size?", **about}})
     elif name == "lie":
-        answer(number, {**text("?"), "structuredContent": {"total": "many"}})
+        answer(number, {**text("?"), "structuredContent": {"total": "many", "slow": "a" * 60 + "!"}})
     elif name == "malformed":
         answer(number, {"content": [{"type": "text"}]})
     elif name == "say":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -112,6 +114,7 @@ UNUSABLE = {
     "dangling": {"properties": {"a": {"$ref": "#/$defs/Nope"}}},
     "type": {"type": "strnig"},
     "pattern": {"properties": {"a": {"pattern": "("}}},
+    "names": {"patternProperties": {"(?!a)": {}}},
     "draft": {"$schema": "https://example.com/mine"},
     "draft kind": {"$schema": 7},
 }
@@ -125,6 +128,47 @@ def test_unusable_schema_is_an_error_and_never_valid(schema):
     result = tool.validate("t", '{"a": 1}')
     assert not result.valid
     assert result.errors[0].startswith("(schema) the tool's own schema cannot be used: ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted"),
+    [
+        ({"pattern": r"^(?!\.)(?!.*\.\.)[a-z.]+@[a-z.]+$"}, ["a..b@c"]),
+        ({"pattern": "a{100000}"}, ["b"]),
+        ({"pattern": "(?i)(?P<z>(?=z))"}, ["b"]),
+        ({"allOf": [{"pattern": "(?=z)"}, {"pattern": "^b", "maxLength": 9}]}, ["bc"]),
+        ({"not": {"pattern": r"(a)\1"}, "maxLength": 9}, ["b", "aa"]),
+        ({"oneOf": [{"pattern": "(?=z)"}, {"pattern": "^b"}], "maxLength": 9}, ["bc", "c"]),
+        ({"items": {"pattern": "(?=z)"}, "maxLength": 9}, [["b"]]),
+    ],
+)
+def test_pattern_that_may_take_long_is_left_to_the_tool_and_the_rest_is_checked(schema, accepted):
+    of_a = {"properties": {"a": {**schema, "type": ["string", "array"]}}}
+    assert [()] * len(accepted) == [errors(of_a, json.dumps({"a": each})) for each in accepted]
+    assert ("/a must be string or array",) == errors(of_a, '{"a": 1}')
+    assert ("pattern" in schema) is (not errors(of_a, json.dumps({"a": "x" * 10})))
+
+
+HOSTILE = r"""
+import json, random
+from patchbay.schema import ToolValidator
+texts = ["".join(random.Random(1).choices("ab", k=20_000)), "a" * 100_000, "a" * 20_000 + "x"]
+patterns = [
+    "a{100000}", "(a+)+$", "^(?:(?=.*x)a)*b", r"^(a+)\1*(a+)\2*b$", "(?=(?:(?=(?:(?=.*x)a)*)a)*)b", "[ab]*a[ab]{680}c", "(x+x+)+y",
+    "((a{100}){100}){100}", "^(a{0,1000}){0,1000}$", "a{1500}",
+]
+for schema in [*({"pattern": each} for each in patterns), {"format": "regex"}, {"propertyNames": {"pattern": "a{100000}"}}]:
+    tool = ToolValidator([{"type": "function", "function": {"name": "t", "parameters": {"properties": {"a": schema}}}}])
+    for text in [*texts, *patterns]:
+        tool.validate("t", json.dumps({"a": {text: 1} if "propertyNames" in schema else text}))
+print("done")
+"""
+
+
+def test_patterns_take_bounded_time():
+    """With the backtracking engine, or without a limit of size, each of the first patterns takes minutes."""
+    done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=120, check=True)
+    assert "done\n" == done.stdout
 
 
 def test_a_deep_schema_is_refused_without_exhausting_a_stack():

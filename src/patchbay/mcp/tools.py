@@ -19,6 +19,7 @@ from patchbay.errors import ToolError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.elicitation import current_call
 from patchbay.mcp.limits import MAX_PROGRESS
+from patchbay.schema import SchemaValidator
 from patchbay.tools import ToolContext, Validation
 from patchbay.tools.results import render_result
 from patchbay.tools.tool import ForeignTool, checked_annotations
@@ -97,6 +98,7 @@ class McpTool(ForeignTool):
         self.source = server.source
         self.endpoint = server.address
         self._call = call
+        self._result_validator = SchemaValidator(self.name, self.output_schema or {})
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
         """Check the arguments against the schema; its defaults are the server's to apply."""
@@ -117,6 +119,10 @@ class McpTool(ForeignTool):
         if result.is_error:
             text, _ = read_contents(result.content)
             raise McpResultError(text or "the tool failed and did not say why", tool_name=self.name)
+        if self.output_schema is not None and (problems := self._result_validator.error_messages(result.structured_content)):
+            raise McpCallError(
+                f"its result does not fit its output schema: {'; '.join(problems)}", tool_name=self.name, ran="yes"
+            )
         return output_of(result, is_structured=self.output_schema is not None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.schema.arguments import MAX_DEPTH, UnreadableArgumentsError, deeper_than, excerpt, read_arguments
-from patchbay.schema.coercion import Coercer
+from patchbay.schema.coercion import Coercer, children
 from patchbay.types import ToolSpec, read_specs
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 
 _LIMIT = 20
+_PATTERN_BYTES = 50_000
+"""Size of a pattern's program. Time is proportional to it and to the text: at most about a second for 100,000 characters."""
+
 _SHOULD = re.compile(r"^[\w ]+? should ")
 
 
@@ -145,7 +149,11 @@ class ValidationResult:
 
 
 class SchemaValidator:
-    """One schema, compiled on first use. ``name`` is its tool's, for messages."""
+    """One schema, compiled on first use. ``name`` is its tool's, for messages.
+
+    Patterns take linear time. Those that cannot (look-around, backreferences) and those that are too large are left to the tool
+    itself to check; as names in ``patternProperties`` they make the schema unusable.
+    """
 
     def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
         self.name = name
@@ -194,8 +202,16 @@ class SchemaValidator:
         validator_class = _draft(jsonschema_rs, declared)
         if validator_class is None:
             return f"its $schema {excerpt(repr(declared))} is not supported (4, 6, 7, 2019-09, 2020-12 are)"
+        options = {
+            "retriever": _refuse,
+            "validate_formats": True,
+            "pattern_options": jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES),
+        }
         try:
-            return validator_class(schema, retriever=_refuse, validate_formats=True)
+            try:
+                return validator_class(schema, **options)
+            except jsonschema_rs.ValidationError:
+                return validator_class(_without_unbounded_patterns(schema), **options)
         except Exception as error:  # noqa: BLE001  (third-party schema and compiler)
             return excerpt(str(error).partition("\n")[0])
 
@@ -254,6 +270,43 @@ def _draft(jsonschema_rs: Any, declared: Any) -> Any:
         "json-schema.org/schema": jsonschema_rs.Draft202012Validator,
     }
     return classes.get(uri)
+
+
+def _without_unbounded_patterns(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy without each ``pattern`` that is valid, but not for the linear engine, and without what negates one."""
+    import jsonschema_rs
+
+    is_regex = jsonschema_rs.Draft202012Validator({"format": "regex"}, validate_formats=True).is_valid
+    linear = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
+    backtracking = jsonschema_rs.FancyRegexOptions(size_limit=_PATTERN_BYTES)
+
+    def compiles(pattern: str, options: Any) -> bool:
+        try:
+            jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=options)
+        except jsonschema_rs.ValidationError:
+            return False
+        return True
+
+    def may_take_long(pattern: Any) -> bool:
+        if not isinstance(pattern, str) or compiles(pattern, linear):
+            return False
+        return is_regex(pattern) or compiles(pattern, backtracking)
+
+    def remove_from(node: Any) -> bool:
+        if not isinstance(node, dict):
+            return False
+        if removed := may_take_long(node.get("pattern")):
+            del node["pattern"]
+        for key in list(node):
+            if any([remove_from(child) for child in children({key: node[key]})]):  # noqa: C419  (each of them)
+                removed = True
+                if key in ("not", "oneOf", "if"):
+                    del node[key]
+        return removed
+
+    schema = copy.deepcopy(schema)
+    remove_from(schema)
+    return schema
 
 
 def _refuse(uri: str) -> NoReturn:
