@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse
 PORT = int(sys.argv[1])
 SECONDS = int(sys.argv[2])
 URL = f"http://127.0.0.1:{PORT}"
+LOGIN_URL = f"http://{sys.argv[3]}:{PORT}"
 
 
 class KnownClient(OAuthClientInformationFull):
@@ -97,7 +98,7 @@ server = MCPServer(
     "guarded",
     auth_server_provider=provider,
     auth=AuthSettings(
-        issuer_url=URL,
+        issuer_url=LOGIN_URL,
         resource_server_url=f"{URL}/mcp",
         client_registration_options=ClientRegistrationOptions(enabled=True),
     ),

@@ -250,6 +250,8 @@ def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
 def login(name: Name, config: McpConfig = None) -> None:
     """Log in to a server with a URL (OAuth). Open the printed URL in a browser of this machine.
 
+    Where the login is not at the server's own origin, it asks whether to go there.
+
     The tokens are stored encrypted in ~/.config/patchbay/mcp-tokens, and refreshed as long as the server allows it.
 
     [bold]Example[/bold]
@@ -264,8 +266,15 @@ def login(name: Name, config: McpConfig = None) -> None:
     from patchbay.mcp.login import login as log_in
 
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the error says it
+
+    def agree(origin: str) -> bool:
+        try:
+            return typer.confirm(f"{name} leads to {escape_controls(origin)}. Log in there?")
+        except typer.Abort:
+            return False
+
     try:
-        done = asyncio.run(log_in(server, lambda url: print(f"Open this URL to log in to {name}:\n  {url}", flush=True)))
+        done = asyncio.run(log_in(server, lambda url: print(f"Open this URL to log in to {name}:\n  {url}", flush=True), agree))
     except Exception as error:  # noqa: BLE001  (the SDK raises groups of any exceptions)
         fail(f"the login to {name!r} failed: {describe_failure(error, server)}", 1)
     print(f"Logged in to {name}." if done else f"{name} asks for no login.")

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
@@ -127,9 +127,10 @@ def newer_auth(server: McpServer, used: httpx2.Auth | None) -> httpx2.Auth | Non
     return stored_auth(server)
 
 
-async def login(server: McpServer, show: Callable[[str], None]) -> bool:
+async def login(server: McpServer, show: Callable[[str], None], agree: Callable[[str], bool] = lambda _: False) -> bool:
     """Log in to a server: ``show`` gets the URL to open in a browser. Return False if the server does not require a login.
 
+    ``agree`` gets each other origin that the login leads to, and returns whether requests may be sent there.
     Raises ConfigurationError for a command, TimeoutError after LOGIN_SECONDS, and the SDK's errors.
     """
     if not server.url:
@@ -144,6 +145,7 @@ async def login(server: McpServer, show: Callable[[str], None]) -> bool:
 
     async with _Callback() as callback:
         provider = _provider(server, store, callback.url, redirect=redirect, callback=callback.result, scope=scope)
+        provider.agree = agree
         async with asyncio.timeout(LOGIN_SECONDS), Client(http_transport(server, provider), cache=None) as client:
             await client.list_tools()
     if store.has_tokens and (metadata := provider.context.oauth_metadata) is not None:
@@ -187,16 +189,42 @@ def _provider(
 
 
 class _Provider(OAuthClientProvider):
-    """The SDK's provider, which asks for ``scope`` too; without a person to ask, it stores the scope for the next login."""
+    """The SDK's provider, which asks for ``scope`` too; without a person to ask, it stores the scope for the next login.
+
+    A server's metadata can name any URL: requests to other origins than the server's are sent where a person has agreed.
+    """
 
     name = ""
     scope: str | None = None
+    agree: Callable[[str], bool] = staticmethod(lambda _: False)
 
     @property
     def store(self) -> TokenStore:
         """The file of its tokens."""
         assert isinstance(self.context.storage, TokenStore)
         return self.context.storage
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Drive the flow, and check the origin of each of its requests. Raises ConfigurationError."""
+        flow = super().async_auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                self._check_origin(_origin(outgoing.url))
+                outgoing = await flow.asend((yield outgoing))
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    def _check_origin(self, origin: str) -> None:
+        known = self.store.content.setdefault("origins", [])
+        if origin == _origin(httpx2.URL(self.context.server_url)) or origin in known:
+            return
+        if not self.agree(origin):
+            login = f"patchbay mcp login {shlex.quote(self.name)}"
+            raise ConfigurationError(f"its login leads to {origin}, which is not its origin: {login}")
+        known.append(origin)
 
     async def _perform_authorization(self) -> httpx2.Request:
         about = self.context.client_metadata
@@ -207,6 +235,10 @@ class _Provider(OAuthClientProvider):
             raise ConfigurationError(f"its login has ended, or does not allow this: patchbay mcp login {shlex.quote(self.name)}")
         about.scope = union_scopes(about.scope, self.scope)
         return await super()._perform_authorization()
+
+
+def _origin(url: httpx2.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 class LoginRefusedError(PatchbayError):
