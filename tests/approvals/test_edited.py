@@ -12,6 +12,7 @@ from patchbay.approvals.terminal import parse_answer
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import Approval, DenyTool, HookManager, Respond
+from patchbay.hooks.events import digest_of
 
 from .approval_calls import ASK, Files, ask, call_of, executor_of, running_calls, service_at, stop
 
@@ -57,6 +58,15 @@ async def test_edited_arguments_run_and_the_result_notes_it():
     assert ("ann", "approve_tool", 'edited the arguments: {"path": "/etc/a"} became {"path": "/tmp/b"}') in record.decisions
     assert record.digest not in ("", request.digest)
     assert {"path": "/etc/a"} == execution.call.arguments
+
+
+async def test_edited_arguments_with_half_of_a_surrogate_pair_run_as_they_were_approved():
+    edited = {"path": "/tmp/\ud800b"}
+    execution, files, request, [record] = await decided(arguments=edited)
+    assert ([edited["path"]], edited) == (files.deleted, request.edited)
+    assert digest_of("delete", edited, {}) == record.digest
+    assert r'became {"path": "/tmp/\ud800b"}' in record.decisions[-1][2]
+    assert "deleted /tmp/\ufffdb" in execution.content  # what a model is sent can be encoded
 
 
 async def test_unchanged_arguments_are_not_an_edit():

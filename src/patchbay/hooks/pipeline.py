@@ -27,7 +27,7 @@ from patchbay.hooks.registered import (
     as_text,
     changes_of,
     check_abort,
-    copy_json,
+    copy_json_exactly,
     ends_without_calls,
     on_failure,
     on_wrong_answer,
@@ -282,7 +282,7 @@ class TurnHooks:
         """Apply the arguments of an approval. Raises ToolDeniedError if they do not fit or may not change."""
         before = json.dumps(call.json_arguments)
         try:
-            if not call.change({"arguments": copy_json(dict(arguments))}):
+            if not call.change({"arguments": copy_json_exactly(dict(arguments))}):
                 return False
         except (ToolArgumentsError, InvalidDecisionError, TypeError, ValueError) as error:
             reason = f"the arguments that {by} approved do not fit the tool: {error}"

@@ -167,8 +167,17 @@ def ends_without_calls(changes: Mapping[str, Any]) -> bool:
 
 def copy_json(value: Any) -> Any:
     """Return a deep copy of JSON data, lone surrogates replaced. Raises InvalidDecisionError."""
+    return _copy(value, ensure_ascii=False)
+
+
+def copy_json_exactly(value: Any) -> Any:
+    """Return a deep copy of JSON data. Raises InvalidDecisionError."""
+    return _copy(value, ensure_ascii=True)
+
+
+def _copy(value: Any, *, ensure_ascii: bool) -> Any:
     try:
-        return json.loads(well_formed(json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_dict)))
+        return json.loads(well_formed(json.dumps(value, ensure_ascii=ensure_ascii, allow_nan=False, default=_as_dict)))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidDecisionError(f"it is not JSON: {error}") from error
 
