@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import sqlite3
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from patchbay._redaction import protect
 from patchbay.errors import ConfigurationError
@@ -48,12 +49,29 @@ _WRITING = 0x70617463 << 32
 """The key of the advisory lock of exclusive writers, plus a checksum of the name."""
 
 
+_Inode: TypeAlias = tuple[int, int] | None
+
+
+def _inode(path: str | Path) -> _Inode:
+    try:
+        found = os.stat(path)  # noqa: PTH116  (a fifth of Path's time, with every transaction)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class DatabaseFileLostError(sqlite3.OperationalError):
+    """A SQLite file was deleted, moved or replaced while it was open; nothing was written. The ``orig`` of SQLAlchemy's error."""
+
+
 @dataclass
 class _Open:
-    """The engine and threads of an open database."""
+    """The engine and threads of an open database; the path and the inode of a SQLite file, and of its log."""
 
     engine: Engine
     threads: ThreadPoolExecutor
+    file: tuple[str, _Inode] | None = None
+    log: tuple[str, _Inode] | None = None
     pid: int = field(default_factory=os.getpid)
     making: threading.Lock = field(default_factory=threading.Lock)
     made: bool = False
@@ -63,9 +81,33 @@ class _Open:
         self.threads.shutdown(wait=True)
         self.engine.dispose()
 
+    def remember(self, file: Path) -> None:
+        """Note which file and log are open."""
+        log = f"{file.resolve()}-wal"
+        self.file, self.log = (str(file.absolute()), _inode(file)), (log, _inode(log))
+
+    @property
+    def is_file_lost(self) -> bool:
+        """Whether the SQLite file was deleted, moved or replaced."""
+        return self.file is not None and _inode(self.file[0]) != self.file[1]
+
+    @property
+    def is_log_lost(self) -> bool:
+        """Whether its log was."""
+        return self.log is not None and _inode(self.log[0]) != self.log[1]
+
+
+def _lost(file: Path | None) -> DatabaseError:
+    import sqlalchemy
+
+    why = DatabaseFileLostError(f"the file {file} or its log was deleted, moved or replaced while it was open")
+    return sqlalchemy.exc.OperationalError("COMMIT", None, why)
+
 
 # A forked child must not touch its parent's connections, and garbage collection would close them.
 _kept_for_parent: list[_Open] = []
+
+_logger = logging.getLogger(__name__)
 
 
 class Database:
@@ -77,6 +119,9 @@ class Database:
     any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
     ``display_url`` is the URL as it was given, without a password.
+
+    Where a SQLite file was deleted, moved or replaced, a write is rolled back and raises OperationalError, whose ``orig`` is a
+    DatabaseFileLostError. What comes after it uses the file that is there then, or a new one.
     """
 
     def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
@@ -181,12 +226,43 @@ class Database:
         return job.result()
 
     def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool) -> T:
+        is_lost = opened.made and opened.is_file_lost
+        if is_lost:
+            self._abandon(opened)
         if not opened.made:
             with opened.making:
                 if not opened.made:
                     self._prepare(opened.engine)
+                    if self.file is not None:
+                        opened.remember(self.file)
                     opened.made = True
-        return self._within(opened.engine, work, writes=writes)
+        if not writes:
+            return self._within(opened.engine, work, writes=False)
+        if is_lost:
+            raise _lost(self.file)
+
+        def work_in_place(connection: Connection) -> T:
+            result = work(connection)
+            if opened.is_file_lost or opened.is_log_lost:
+                raise _lost(self.file)
+            return result
+
+        return self._within(opened.engine, work_in_place, writes=True)
+
+    def _abandon(self, opened: _Open) -> None:
+        """Leave a lost SQLite file, in its only thread. Its log and the log's index must not be those of the next file."""
+        import sqlalchemy
+
+        _logger.error("The file %s was deleted, moved or replaced while it was open: it is opened again, or made anew", self.file)
+        lost, opened.engine, opened.made = opened.engine, self._sqlite_engine(), False
+        if opened.log is None or opened.is_log_lost:
+            lost.dispose()
+            return
+        with contextlib.suppress(sqlalchemy.exc.DatabaseError), lost.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")  # a moved file is complete without its log
+        lost.dispose()
+        for name in (opened.log[0], f"{opened.log[0].removesuffix('-wal')}-shm"):
+            Path(name).unlink(missing_ok=True)
 
     def _within(self, engine: Engine, work: Callable[[Connection], T], *, writes: bool) -> T:
         options: dict[str, Any] = {_WRITES: writes}
@@ -261,6 +337,11 @@ class Database:
         return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
 
     def _new_sqlite(self) -> _Open:
+        if self.file is not None:
+            _files.add(self)
+        return _Open(self._sqlite_engine(), ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
+
+    def _sqlite_engine(self) -> Engine:
         import sqlalchemy
 
         # One thread with one connection: the transactions of this process run one after the other, in the order of the calls.
@@ -274,8 +355,7 @@ class Database:
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
         if self.file is not None:
             sqlalchemy.event.listen(engine, "do_connect", _make_private)
-            _files.add(self)
-        return _Open(engine, ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
+        return engine
 
 
 _files: weakref.WeakSet[Database] = weakref.WeakSet()

@@ -7,12 +7,17 @@ import json
 import stat
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
+from agents.event_builders import text_event
 from patchbay import database as databases
+from patchbay.agents.sessions.database import DatabaseSessionService
 from patchbay.approvals import ApprovalRequest, ApprovalStore
+from patchbay.approvals.request import State
 from patchbay.audit import AuditLog, AuditQuery
 from patchbay.errors import ConfigurationError
 from patchbay.registrations import RegistrationStore
@@ -131,6 +136,45 @@ async def test_no_store_connects_while_another_one_has_the_new_file_in_its_hand(
         may_close.set()
         await asyncio.gather(opening, also)
         assert 1 == len(waits)
+
+
+async def test_nothing_is_confirmed_that_a_lost_file_would_have(tmp_path):
+    """The next write has a new file; what is read is that file, and no other one."""
+    file = tmp_path / "all.db"
+    agents = DatabaseSessionService(str(file))
+    session = await agents.create_session("app", "user", session_id="s")
+    approvals = ApprovalStore(str(file))
+    await approvals.open(request(1), now=time.time(), decided_since=0, session_since=0)
+    async with AuditLog(str(file)) as log:
+        log(record("before"))
+        await log.flush()
+        file.rename(tmp_path / "moved.db")
+
+        with pytest.raises(OperationalError, match="moved or replaced"):
+            await agents.append_event(session, text_event("lost"))
+        assert await agents.get_session("app", "user", "s") is None
+        with pytest.raises(OperationalError, match="moved or replaced"):
+            await approvals.decide(replace(request(1), state=State.APPROVED), now=time.time())
+        assert [] == await approvals.pending(now=time.time())
+        log(record("after"))
+        with pytest.raises(RuntimeError, match="moved or replaced"):
+            await log.flush()
+        await log.flush()  # it was tried again
+        assert ["after"] == ids(await log.query())
+    for each in (agents, approvals):
+        await each.close()
+    assert (["after"], ["before"]) == (await read_by_another(str(file)), await read_by_another(str(tmp_path / "moved.db")))
+
+
+async def test_relative_file_is_not_lost_where_the_working_directory_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with AuditLog("audit.db") as log:
+        log(record("a"))
+        await log.flush()
+        monkeypatch.chdir("/")
+        log(record("b"))
+        await log.flush()
+    assert ["a", "b"] == await read_by_another(str(tmp_path / "audit.db"))
 
 
 def test_special_sqlite_names_are_passed_through(tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
-"""A server whose PostgreSQL session ends or hangs: nothing is said to be stored that is not, and nothing is lost for good."""
+"""A server whose PostgreSQL session ends or hangs, or whose SQLite file is lost: nothing is said to be stored that is not, and nothing is lost for good."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -103,16 +105,108 @@ def test_registrations_are_not_stored_while_another_server_has_the_lock(
     assert "Dropped the tool 'b' of 'first'" in caplog.text
 
 
-def test_unsaved_registrations_are_saved_when_the_lock_is_free(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_from_before_another_server_had_the_store_are_dropped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
     with serving(store=store) as first:
-        first.register("gone")
+        for name in ("removed", "kept", "gone"):
+            first.register(name, source="first")
         terminate(store)
         with serving(store=store) as second:
-            assert not first.register("unsaved")["stored"]
-            second.post("unregister", name="gone")
-        assert first.register("c")["stored"]
-        assert {"unsaved", "c"} == set(first.tools()) == set(stored(store))
+            assert not first.register("removed", source="first", description="new")["stored"]
+            assert not first.register("late", source="first")["stored"]
+            assert not first.post("unregister", name="kept", source="first").json["stored"]
+            second.post("unregister", name="removed")
+        assert first.post("unregister", name="gone", source="first").json["stored"]  # after the other server
+        assert first.register("new")["stored"]
+        assert {"kept", "new"} == set(first.tools()) == set(stored(store))
+
+
+def test_server_without_the_lock_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
+    with serving(store=store) as first:
+        first.register("a")
+        terminate(store)
+        with serving(store=store):
+            assert not first.register("b")["stored"]
+            assert not first.post("unregister", name="a").json["stored"]
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 0.05)
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder" / "tools.db"
+
+
+def replace_by_another_store(file: Path) -> None:
+    with serving(store=str(file.with_name("other.db"))) as other:
+        other.register("foreign")
+    file.with_name("other.db").rename(file)
+
+
+def remove_with_log(file: Path) -> None:
+    for each in file.parent.glob("tools.db*"):
+        each.unlink()
+
+
+LOSSES = {
+    "deleted": Path.unlink,
+    "deleted with its log": remove_with_log,
+    "moved": lambda file: file.rename(file.with_name("moved.db")),
+    "replaced": replace_by_another_store,
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_tools_are_stored_again_where_the_sqlite_file_is_lost(file: Path, lose: Callable[[Path], object]) -> None:
+    with serving(store=str(file)) as server:
+        server.register("a")
+        server.register("b")
+        lose(file)
+        assert server.register("c")["stored"]
+        server.post("unregister", name="b")
+        assert {"a", "c"} == set(stored_after_kill(file))
+    assert {"a", "c"} == set(stored(str(file)))
+
+
+def stored_after_kill(file: Path) -> dict[str, str]:
+    """What a process would find after a kill of the server: its file and log as they are now."""
+    copy = file.with_name("copy.db")
+    for each in (file, file.with_name("tools.db-wal")):
+        if each.exists():
+            shutil.copy(each, each.with_name(each.name.replace("tools", "copy")))
+    return stored(str(copy))
+
+
+def test_lost_sqlite_file_is_noticed_without_a_change(file: Path) -> None:
+    with serving(store=str(file)) as server:
+        server.register("a")
+        file.unlink()
+        poll_until(file.exists)
+        poll_until(lambda: {"a": "external"} == stored_after_kill(file))
+        assert "ok" == server.ask("GET", "/health").json["status"]
+
+
+def test_nothing_is_said_to_be_stored_without_the_log_of_the_file(file: Path) -> None:
+    with serving(store=str(file)) as server:
+        server.register("a")
+        file.with_name("tools.db-wal").unlink()
+        assert not server.register("b")["stored"]
+        assert "degraded" == server.ask("GET", "/health").json["status"]
+    assert {"a"} == set(stored(str(file)))
+
+
+def test_nothing_is_said_to_be_stored_while_the_folder_of_the_file_is_away(file: Path) -> None:
+    away = file.parent.with_name("away")
+    with serving(store=str(file)) as server:
+        server.register("a")
+        file.parent.rename(away)
+        answer = server.register("b")
+        assert (True, False) == (answer["ok"], answer["stored"])
+        assert "degraded" == server.ask("GET", "/health").json["status"]
+        away.rename(file.parent)
+        poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+        assert {"a", "b"} == set(stored_after_kill(file))
 
 
 def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from patchbay.database import DatabaseFileLostError
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.registrations import RegistrationStore, serving
-from patchbay.tools.registry import Change, ToolRegistry
+from patchbay.tools.registry import Change, Key, ToolRegistry
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -96,8 +97,7 @@ class StoreLock:
 
     async def check(self) -> None:
         """Raise what ``write`` would."""
-        if self._database.is_postgres:
-            await self.write(lambda connection: connection.scalar(sa.select(1)))
+        await self.write(lambda connection: connection.scalar(sa.select(1)))
 
     def abort(self) -> None:
         """Shut down the session's socket, from any thread: a pending query fails."""
@@ -207,6 +207,7 @@ class RegistrationWriter:
         self._store = store
         self._lock = StoreLock(store.database)
         self._reported = ""
+        self._late: set[Key] = set()  # unsaved, and reported as such: an older change than any of another server with the store
         self._waiting: list[asyncio.Future[str | None]] = []
         self._wakeup: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -273,7 +274,8 @@ class RegistrationWriter:
         assert self._wakeup is not None
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wakeup.wait(), RETRY_SECONDS)
+                async with asyncio.timeout(RETRY_SECONDS):  # (wait_for loses a cancellation that comes with the event)
+                    await self._wakeup.wait()
             self._wakeup.clear()
             waiting, self._waiting = self._waiting, []
             problem = await self._try()
@@ -288,10 +290,14 @@ class RegistrationWriter:
                 if not self._lock.is_held:
                     await self._reacquire()
                 await self._save()
-            except Exception:
-                if self._lock.is_held:
+            except Exception as error:
+                if isinstance(getattr(error, "orig", None), DatabaseFileLostError):
+                    self._mark_all()
+                    self._store.mark_unsaved(each.key for each in await self._store.load())  # to be removed, of another file
+                elif self._lock.is_held:
                     raise
-                await self._reacquire()
+                else:
+                    await self._reacquire()
                 await self._save()
         except (PatchbayError, OSError) as error:
             return self._failed(type(error).__name__, str(error))
@@ -305,6 +311,7 @@ class RegistrationWriter:
         if self.problem is not None:
             _logger.warning("The store can be used again: all changes are stored")
         self.problem, self._reported = None, ""
+        self._late.clear()
         return None
 
     async def _save(self) -> None:
@@ -314,28 +321,36 @@ class RegistrationWriter:
             await self._lock.check()
 
     async def _reacquire(self) -> None:
-        """Reacquire the lost lock. What another server has stored meanwhile wins over what is unsaved here."""
+        """Reacquire the lost lock. What another server has stored meanwhile wins over what could not be stored here."""
         if await self._lock.reacquire():
-            # The database may have lost what it had confirmed (a failover): all is written again.
-            self._store.mark_unsaved(each.key for each in self._registry.registrations())
+            self._mark_all()  # the database may have lost what it had confirmed (a failover)
             return
         try:
             stored = await self._store.load()
         except BaseException:
             await self._lock.release()  # it must not be held without the stored tools
             raise
-        unsaved = [each for key in self._store.unsaved if (each := self._registry.get(key)) is not None and each.is_remote]
-        for each in self._registry.registrations():
+        registry = self._registry
+        unsaved = {key: registry.get(key) for key in self._store.unsaved}
+        for each in registry.registrations():
             if each.is_remote:
-                self._registry.unregister(each.name, each.role, inside=True)
-        self._registry.restore(stored)
-        for each in unsaved:
-            if not self._registry.register(each, trusted=True, secret=each.secret).ok:
-                _logger.warning("Dropped the tool %r of %r: another server has stored one of that name", each.name, each.source)
+                registry.unregister(each.name, each.role, inside=True)
+        registry.restore(stored)
+        for key, change in unsaved.items():
+            if change is None and key not in self._late:
+                registry.unregister(key.name, key.role, inside=True)
+            if change is None or not change.is_remote:
+                continue
+            if key in self._late or not registry.register(change, trusted=True, secret=change.secret).ok:
+                _logger.warning("Dropped the tool %r of %r: another server has had the store", change.name, change.source)
+
+    def _mark_all(self) -> None:
+        self._store.mark_unsaved(each.key for each in self._registry.registrations())
 
     def _failed(self, kind: str, problem: str) -> str:
         """Set ``problem``, and log it once per kind."""
         self.problem = problem
+        self._late.update(self._store.unsaved)
         if self._reported != kind:
             self._reported = kind
             _logger.warning("Changes of the tools are not stored, and will be tried again: %s", problem)
