@@ -6,6 +6,9 @@ import contextlib
 import gc
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +54,50 @@ def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo.png"
     path.write_bytes(png())
     return path
+
+
+# Folders of killed processes
+
+HOLDER = """
+import sys
+from patchbay.media import MediaStore
+store = MediaStore()
+print(store.resolve(store.put(b"secret")), store.media_dir, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_temporary_folder_of_a_killed_process_is_swept_at_the_next_start(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    foreign = tmp_path / "patchbay_media_of_another_program"
+    foreign.mkdir()
+    (tmp_path / "patchbay_media_link").symlink_to(foreign)
+
+    def start() -> tuple[subprocess.Popen[str], list[Path]]:
+        command = [sys.executable, "-c", HOLDER]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        assert process.stdout is not None
+        return process, [Path(each) for each in process.stdout.readline().split()]
+
+    with contextlib.ExitStack() as stack:
+        (killed, of_killed), (alive, of_alive) = start(), start()
+        stack.callback(alive.communicate, timeout=BOUND)
+        killed.kill()
+        killed.communicate(timeout=BOUND)
+        assert all(each.exists() for each in (*of_killed, *of_alive))
+        subprocess.run([sys.executable, "-c", HOLDER], input="", text=True, env=environment, check=True, timeout=BOUND)
+        assert ([False] * 2, [True] * 2) == ([each.exists() for each in of_killed], [each.exists() for each in of_alive])
+        homes = {"patchbay_media_of_another_program", "patchbay_media_link", of_alive[1].parent.name}
+        assert homes == {each.name for each in tmp_path.iterdir()}
+
+
+def test_deleted_store_leaves_no_descriptor(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(5):
+        with MediaStore() as store:
+            store.put(b"x")
+    assert (before, []) == (len([*Path("/proc/self/fd").iterdir()]), list(tmp_path.iterdir()))
 
 
 # A ref stands for a file

@@ -10,16 +10,21 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from patchbay.errors import ConfigurationError, PatchbayError
+
+if sys.platform != "win32":
+    import fcntl
 
 Identity = tuple[int, int, int, int]
 """Device, inode, modification time and size: the inode alone is used again after a deletion."""
@@ -28,6 +33,8 @@ _EXCERPT: Final = 200
 _FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_PREFIX: Final = "patchbay_media_"
+_LOCK: Final = ".lock"
 _HAS_DIR_FD: Final = os.open in os.supports_dir_fd
 
 
@@ -178,6 +185,8 @@ class StoreFolders:
     ) -> None:
         self._owner = weakref.ref(owner)
         self._given = Path(given) if given is not None else None
+        if given is None:
+            _sweep_dead(tempfile.gettempdir())
         self._allowed = tuple(map(_real_folder, allowed))
         self._removals: list[Callable[[], object]] = []
         self._home: Path | None = None
@@ -249,17 +258,47 @@ class StoreFolders:
     def _find_home(self) -> Path:
         if self._home is None:
             if self._given is None:
-                self._home = Path(self._make(None, "patchbay_media_"))
+                self._home = Path(self._make(None, _PREFIX))
+                self._hold(self._home)
             else:
                 self._given.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._home = Path(os.path.realpath(self._given))
         return self._home
+
+    def _hold(self, folder: Path) -> None:
+        """Lock a temporary folder until the store is deleted, or its process ends: one with a free lock is swept."""
+        if sys.platform == "win32" or (owner := self._owner()) is None:
+            return
+        with suppress(OSError):
+            number = os.open(folder / f"{_LOCK}-new", _NEW, 0o600)
+            self._removals.append(weakref.finalize(owner, os.close, number))
+            fcntl.flock(number, fcntl.LOCK_EX)
+            (folder / f"{_LOCK}-new").rename(folder / _LOCK)
 
     def _make(self, parent: str | None, prefix: str) -> str:
         path = os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if (owner := self._owner()) is not None:
             self._removals.append(weakref.finalize(owner, _remove, path, os.getpid()))
         return path
+
+
+@cache
+def _sweep_dead(parent: str) -> None:
+    """Delete the temporary folders of stores whose process was killed, once per process: those of this user with a free lock."""
+    if sys.platform == "win32":
+        return
+    with suppress(OSError), os.scandir(parent) as found:
+        for each in found:
+            if not each.name.startswith(_PREFIX):
+                continue
+            with suppress(OSError):  # there is no lock, or its process lives
+                number = os.open(f"{each.path}{os.sep}{_LOCK}", _FILE)
+                try:
+                    if each.stat(follow_symlinks=False).st_uid == os.geteuid():
+                        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(each.path, ignore_errors=True)
+                finally:
+                    os.close(number)
 
 
 def _real_folder(path: str | os.PathLike[str]) -> str:
