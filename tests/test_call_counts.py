@@ -48,7 +48,7 @@ MOST_CALLS = {
     "run of an agent on a session of 1,000 events": 600,
     "ask for a reply with a fenced call": 310,
     "pass on a chunk of a stream": 13.0,
-    "proxy a request": 430,
+    "proxy a request": 460,
     "proxy a Responses request with 40 tools": 520,
     "chat on a server with 1,000 tools": 575,
     "chat on a server with 1,000 tools, in text": 600,
