@@ -62,7 +62,7 @@ def test_body_with_invalid_json_is_incomplete_and_other_calls_are_read(name: str
     (first, second, third), end = messages(name)
     options = {"format": name if way == "named" else "auto"}
     before = second[: second.index(ARGUMENTS[1])]
-    for damaged in ("{not json at all", '{"text": "word', '{"te', '{"text": "word 2", "count": '):
+    for damaged in ("{not json at all", '{"text": "word', '{"te', '{"text": "word 2", "count": ', '{"text": , "count": 2}'):
         text = f"{first}\n{before}{damaged}{end}\n{third}"
         whole = read(text, TOOLS, **options)
         assert [json.loads(ARGUMENTS[0]), json.loads(ARGUMENTS[2])] == arguments(whole), damaged

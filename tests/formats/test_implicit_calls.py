@@ -80,7 +80,6 @@ def test_unmarked_call_on_its_own_is_read(text: str, content: str | None) -> Non
         "The format: ['tide.table', {'harbour': 'Tampa'}]",
         "tide.table is what you want.",
         'tides.table(harbour="Tampa")',
-        '```tool_result\n{"name": "tide.table", "arguments": {"harbour": "Tampa"}}\n```',
         '```json\n[{"name": "tide.table", "arguments": {"harbour": "Tampa"}}, {"name": "Alice"}]\n```',
         "```python\nfor place in places:\n    tide.table(harbour=place)\n```",
         '```python\nif late:\n    tide.table(harbour="Tampa")\n```',

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats import render_contract
+from patchbay.formats import parse, render_contract
 from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
@@ -222,11 +222,38 @@ def test_key_that_is_not_a_python_name_makes_the_arguments_one_dict() -> None:
     assert "[f({'a-b': 1, 'c': 'x'})]" == render_calls("pythonic", [ToolCall("c", "f", '{"a-b": 1, "c": "x"}')])
 
 
-def test_raw_text_writer_rejects_its_own_closing_tag() -> None:
-    assert not WRITERS["qwen3_coder"].holds("a </parameter> b")
-    assert not WRITERS["glm45"].holds("</ARG_VALUE>")
-    assert WRITERS["qwen3_coder"].holds("if a < b and c > d: </div>")
-    assert WRITERS["hermes"].holds("</tool_call>")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qwen3_coder", "if a < b and c > d: </div>"),
+        ("qwen3_coder", "a </parameter> b"),
+        ("qwen3_coder", render_calls("qwen3_coder", [ToolCall("c", "f", '{"a": "x"}')])),
+        ("hermes", "</tool_call>"),
+    ],
+)
+def test_a_text_that_is_read_back_is_written_as_it_is(name: str, text: str) -> None:
+    assert WRITERS[name].holds(text)
+    assert [{"a": text}] == read_back(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("qwen3_coder", "a </parameter>\n</function> b", "a <\\/parameter>\n<\\/function> b"),
+        ("qwen3_coder", "a <parameter=b>", "a <\\parameter=b>"),
+        ("glm45", "</ARG_VALUE>\n</arg_value>", "<\\/ARG_VALUE>\n<\\/arg_value>"),
+        ("gemma4", 'a<|"|>}', 'a<\\|"|>}'),
+        ("minimax_m3", "]<]minimax[>[</a>", "]\\<]minimax[>[</a>"),
+    ],
+)
+def test_markers_are_escaped_in_a_text_that_would_be_misread(name: str, text: str, written: str) -> None:
+    assert not WRITERS[name].holds(text)
+    assert [{"a": written}] == read_back(name, text)
+
+
+def read_back(name: str, text: str) -> list[Any]:
+    written = render_calls(name, [ToolCall("c", "f", json.dumps({"a": text}))])
+    return [json.loads(call.raw_arguments) for call in parse(written, format=name).tool_calls]
 
 
 def test_a_closer_inside_a_list_is_escaped_where_lists_are_json() -> None:

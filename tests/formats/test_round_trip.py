@@ -102,7 +102,8 @@ _CLOSER = "</tool_call>"
 def texts(name: str, *, inside: bool = False) -> st.SearchStrategy[str]:
     """Texts of arguments: anything, the family's own marks among it as far as it can hold them. ``inside`` a list or an object."""
     writer, limits = WRITERS.get(name), limits_of(name)
-    own = [] if writer is None else [*writer.markers, *writer.inner_markers]
+    unmarked = inside and not limits.marks_inside
+    own = [] if writer is None or unmarked else [*writer.markers, *writer.inner_markers]
     closer = [] if writer is not None and writer.raw else [_CLOSER]
     parts = st.one_of(
         st.sampled_from([*_PIECES, *closer]),
@@ -112,7 +113,7 @@ def texts(name: str, *, inside: bool = False) -> st.SearchStrategy[str]:
     found = st.lists(parts, max_size=6).map("".join)
     if not limits.first_break:
         found = found.map(lambda text: text.lstrip("\n"))
-    return found if inside and limits.marks_inside else found.filter(writer_for(name).holds)
+    return found if inside and not unmarked else found.filter(writer_for(name).holds)
 
 
 def values(name: str, schema: dict[str, Any], *, inside: bool = True) -> st.SearchStrategy[Any]:

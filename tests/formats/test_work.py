@@ -95,6 +95,24 @@ IN_ARGUMENTS = {
     "elements of one name": (f"{_INVOKE}<content>", f"{_M3}<a>x{_M3}</a>"),
     "elements in a list": (f"{_INVOKE}<options>", f"{_M3}<a>{_M3}</b>"),
     "brackets": (f"{_INVOKE}<content>", "]<]mini"),
+    "quoted calls": (
+        _FUNCTION + "<parameter=content>",
+        "<tool_call><function=f><parameter=a>x</parameter></function></tool_call>",
+    ),
+    "openers of quoted calls": (_FUNCTION + "<parameter=content>", "<tool_call><function=f><parameter=a>"),
+    "openers and other closers": (_FUNCTION + "<parameter=content>", '<invoke name="f"></parameter></function>'),
+    "a parameter that may be the next": (_FUNCTION + "<parameter=content>", "<parameter=path>x</parameter> "),
+    "closers that may be doubled": (_FUNCTION + "<parameter=content>", "</parameter></param></parameter>x "),
+    "quoted calls with keys": (
+        "<tool_call>write_file<arg_key>content</arg_key><arg_value>",
+        "<tool_call>f<arg_key>a</arg_key><arg_value>",
+    ),
+    "keys that may be the next": (
+        "<tool_call>write_file<arg_key>content</arg_key><arg_value>",
+        "<arg_key>path</arg_key><arg_value>x</arg_value> ",
+    ),
+    "quoted calls of Gemma": ('<|tool_call>call:write_file{content:<|"|>', '<|tool_call>call:f{a:<|"|>'),
+    "tokens for quotes": ('<tool_call>{"name": "write_file", "arguments": {"content": ', '<|"|>x, '),
     "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
 }
 

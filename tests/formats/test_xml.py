@@ -239,7 +239,6 @@ def test_marked_call_without_known_tools_has_text_values() -> None:
         "    indented\n\n\ttwice",
         "&lt;b&gt; &amp; <b>bold</b> < 3 && x > 4",
         "a </parameter> b",
-        "</parameter>",
         "x </function> y </tool_call> z <tool_call> w",
         "<parameter=port> said twice",
         "no <parameter=such> parameter",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from patchbay.formats.source import Truncated, whole_text
+from patchbay.formats.source import MalformedCall, Truncated, whole_text
 from patchbay.formats.values.json_stream import JsonReader
 
 _OPENER = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
@@ -79,5 +79,7 @@ def parse_json(text: str) -> Any:
         return json.loads("".join(sink))
     except Truncated:
         raise ValueError("Not JSON: the text ends inside a value.") from None
+    except MalformedCall:
+        raise ValueError(f"Not JSON: a key or a value is missing at character {source.pos}.") from None
     except RecursionError:
         raise ValueError("Not JSON: nested too deeply.") from None

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, NoReturn
 
 from patchbay.errors import ConfigurationError
-from patchbay.formats.codecs.elements import TOKEN
+from patchbay.formats.codecs.elements import TOKEN, token_prefixes
 from patchbay.formats.codecs.named import CLOSE, OPEN, SEP, attributes
 from patchbay.formats.codecs.prompted import GemmaAtStart, NameOnLine, NexusAtStart, PromptWords, StrippedHarmony
 from patchbay.formats.spec import (
@@ -96,6 +96,8 @@ PIPED = Wrapper(("<|tool_call|>",), ("<|/tool_call|>",))
 """Granite 3.0 leaves the closer out, Phi-4-mini writes it, and others mix its markers with the plain ones."""
 GLAIVE = Wrapper(("<functioncall>", "<function>"), ("</functioncall>", "</function>"))
 """As in Glaive's training data, and from models trained on it."""
+BRACKETED = Wrapper(("[TOOL_CALL]",), ("[/TOOL_CALL]",))
+"""As MiniMax writes some calls, with the keys "tool" and "args"."""
 SERVED_HISTORY = Wrapper(("[Calling tool: ",), closing_char="]")
 """As some servers write earlier calls into the prompt; models continue in the same way."""
 
@@ -185,12 +187,13 @@ _DSML_WORDS = ("function_calls", "tool_calls", "calls", "toolcalls", "tool_call"
 
 
 def _dsml_wrappers(name: str) -> tuple[Wrapper, ...]:
-    """Return the wrappers of the markup ``name``, including what is left of them without their token."""
-    tokens = tuple(pipe + name + pipe + blank for pipe, blank in product("｜|", ("", " ")))
+    """Return the wrappers of the markup ``name``, including what is left of them without their token, or without the bracket."""
+    tokens = tuple(prefix + blank for prefix, blank in product(token_prefixes(name), ("", " ")))
     stripped = ("function_calls", " function_calls", "tool_calls", " tool_calls", " calls")
-    words = (*(token + word for token, word in product(tokens, _DSML_WORDS)), *stripped)
+    words = tuple(token + word for token, word in product(tokens, _DSML_WORDS))
+    tails = (*(word + end for word, end in product(words, (">", "\n"))), *(f"{word}>" for word in stripped))
     return (
-        Wrapper(tuple(f"<{word}>" for word in words), tuple(f"</{word}>" for word in words)),
+        Wrapper(tuple(f"<{tail}" for tail in tails), tuple(f"</{tail}" for tail in tails)),
         opening(*(f"<{token}invoke" for token in tokens), closers=tuple(f"</{token}invoke>" for token in tokens)),
         INVOKE,
     )
@@ -602,7 +605,7 @@ FORMATS: dict[str, Format] = {
         _explicit(
             "minimax_m2",
             ("MiniMax M2, M2.1, M2.5",),
-            wrappers=(Wrapper(*tags("minimax:tool_call")), INVOKE),
+            wrappers=(Wrapper(*tags("minimax:tool_call")), INVOKE, BRACKETED),
             tokens=_MINIMAX_TOKENS,
         ),
         _explicit(

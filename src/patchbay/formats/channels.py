@@ -225,6 +225,8 @@ class ChannelCalls(Reader):
         if name is None and body.name:
             raise NoMatch
         self.json.stops = marker_set(row.endings)
+        self.context.call_openers = frozenset((*row.body_starts, *row.headerless_starts))
+        self.context.call_closers = frozenset((*row.ends, *row.reasoning_ends))
         try:
             if body.kind is Kind.CALLS:
                 begin = self.source.offset
@@ -235,6 +237,7 @@ class ChannelCalls(Reader):
             return (yield from self._named(name, row)) if name is not None else 0
         finally:
             self.json.stops = None
+            self.context.call_openers = self.context.call_closers = frozenset()
 
     def may_begin_call(self) -> Steps[bool]:
         """True if a call may begin at ``pos``; only white space is read."""

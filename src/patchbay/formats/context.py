@@ -64,15 +64,20 @@ def _normalized(label: str) -> str:
 
 
 class FenceLexer:
-    """Reads fence runs and labels from ``source``. ``tag`` is the label of blocks that hold calls."""
+    """Reads fence runs and labels from ``source``. ``tag`` labels blocks that hold calls, ``result_tag`` those with results."""
 
-    def __init__(self, source: Source, tag: str) -> None:
+    def __init__(self, source: Source, tag: str, result_tag: str) -> None:
         self.source = source
         self._labels = label_forms(tag)
+        self._result_label = _normalized(result_tag)
 
     def is_tag(self, label: str) -> bool:
         """True if this label marks a block of calls."""
         return _normalized(label) in self._labels
+
+    def is_result_tag(self, label: str) -> bool:
+        """True if this label marks a block with a result."""
+        return _normalized(label) == self._result_label
 
     def run(self, char: str) -> Steps[int]:
         """Read a run of fence characters; return its length."""
@@ -112,9 +117,10 @@ class FenceLexer:
 class Context:
     """The objects and options that readers of one text share.
 
-    ``tag``: the contract's label. ``lenient``: blocks without the label may hold calls too. ``ends``: markers that end a value.
-    ``named``: the format was given, not detected. ``reasoning``: emit reasoning as reasoning events. ``drops``: read calls of
-    unknown tools and emit nothing.
+    ``tag``, ``result_tag``: the contract's labels. ``lenient``: blocks without the label may hold calls too. ``ends``: markers
+    that end a value. ``named``: the format was given, not detected. ``reasoning``: emit reasoning as reasoning events. ``drops``:
+    read calls of unknown tools and emit nothing. ``call_openers``, ``call_closers``: the markers around the call that is being
+    read.
     """
 
     source: Source
@@ -122,10 +128,13 @@ class Context:
     rules: ToolRules
     ends: MarkerSet
     tag: str
+    result_tag: str
     lenient: bool
     named: bool = False
     reasoning: bool = True
     drops: bool = False
+    call_openers: frozenset[str] = frozenset()
+    call_closers: frozenset[str] = frozenset()
 
     @cached_attribute
     def calls(self) -> CallEmitter:
@@ -141,7 +150,7 @@ class Context:
     @cached_attribute
     def fences(self) -> FenceLexer:
         """Lexer for fence runs and labels."""
-        return FenceLexer(self.source, self.tag)
+        return FenceLexer(self.source, self.tag, self.result_tag)
 
 
 class Reader:

@@ -162,6 +162,13 @@ def _merged(one: Wrapper, other: Wrapper) -> Wrapper:
     )
 
 
+def _closers_of(wrapper: Wrapper, opener: str) -> tuple[str, ...]:
+    """Return the closer that belongs to an opener, or all if it is not known which one does."""
+    if len(wrapper.openers) != len(wrapper.closers):
+        return wrapper.closers
+    return (wrapper.closers[wrapper.openers.index(opener)],)
+
+
 class WrapperReader(Reader):
     """Reads what the openers of ``wrappers`` open. ``codecs`` are tried in order."""
 
@@ -170,7 +177,7 @@ class WrapperReader(Reader):
         self.json = context.json
         self.codecs = codecs
         self._wrappers = wrappers.by_opener
-        self._closers = wrappers.closers
+        self._closers = frozenset(wrappers.closers)
         self._markers = wrappers.marker_set
         self._open_closers: frozenset[str] = frozenset()
         """Closers that may still follow, after a wrapper was left before its end."""
@@ -210,7 +217,7 @@ class WrapperReader(Reader):
     def _read_wrapper(self, marker: str, *, depth: int, outer: frozenset[str]) -> Steps[int]:
         """Read a wrapper from its opener to its closer; return the number of calls emitted in it. Raises NoMatch while none was.
 
-        ``outer``: closers of the wrappers around this one.
+        ``outer``: openers and closers of the wrappers around this one.
         """
         source, wrapper, stops = self.source, self._wrappers[marker], self.json.stops
         if not depth:
@@ -219,18 +226,26 @@ class WrapperReader(Reader):
         if not size or depth > _MAX_DEPTH:
             raise NoMatch
         source.pos += max(0, size - wrapper.body_prefix_len)
-        self.json.stops = marker_set(tuple(sorted({*wrapper.openers, *wrapper.closers, *outer})))
+        context, around = self.context, outer.union(wrapper.openers, wrapper.closers)
+        self.json.stops = marker_set(tuple(sorted(around)))
+        openers, closers = context.call_openers, context.call_closers
+        context.call_openers = openers.union((marker,))
+        context.call_closers = closers.union(_closers_of(wrapper, marker))
         try:
-            return (yield from self._read_items(wrapper, depth=depth, outer=outer))
+            return (yield from self._read_items(wrapper, depth=depth, around=around))
         finally:
             self.json.stops = stops
+            context.call_openers, context.call_closers = openers, closers
 
-    def _read_items(self, wrapper: Wrapper, *, depth: int, outer: frozenset[str]) -> Steps[int]:
-        """Read the items of a wrapper and its closer."""
+    def _read_items(self, wrapper: Wrapper, *, depth: int, around: frozenset[str]) -> Steps[int]:
+        """Read the items of a wrapper and its closer. ``around``: the markers of this wrapper and of those around it."""
         source = self.source
         emitted, first, after = 0, True, source.offset
         while True:
             char = yield from source.space()
+            if char == "\\" and not (yield from source.char(2)).isalnum() and (yield from source.char(1)) == "n":
+                source.pos += 2  # a line break, written as in a string
+                continue
             marker = yield from self._markers.at(source)
             size = yield from marker_length(source, marker)
             is_part_of_call = self._is_part_of_call(marker)
@@ -241,7 +256,7 @@ class WrapperReader(Reader):
             elif marker in self._closers:
                 if not emitted and not depth:
                     raise NoMatch
-                if marker in wrapper.closers or marker not in outer:
+                if marker in wrapper.closers or marker not in around:
                     source.pos += size
                 return emitted
             elif marker in wrapper.openers and emitted:
@@ -254,9 +269,9 @@ class WrapperReader(Reader):
                 elif marker in wrapper.openers and self.emitter.has_calls:
                     self.calls.degenerate = True
                 try:
-                    emitted += yield from self._read_wrapper(marker, depth=depth + 1, outer=outer.union(wrapper.closers))
+                    emitted += yield from self._read_wrapper(marker, depth=depth + 1, outer=around)
                 except NoMatch:
-                    return self._leave(after, emitted, outer.union(wrapper.closers))
+                    return self._leave(after, emitted, around)
             elif not char or self._markers.is_cut_off(source):
                 source.pos = len(source.buf)
                 if not emitted:
@@ -276,7 +291,7 @@ class WrapperReader(Reader):
                     self._item_start = source.offset
                 read = yield from self._read_item(wrapper, char, after=after, emitted=emitted, first=first)
                 if not read:
-                    emitted = self._leave(after, emitted, outer.union(wrapper.closers))
+                    emitted = self._leave(after, emitted, around)
                     if self.calls.skipped_to > after:
                         source.rewind_to(self.calls.skipped_to)
                         self.emitter.verbatim(source.since(after))
@@ -285,12 +300,12 @@ class WrapperReader(Reader):
                 first = False
             after = source.offset
 
-    def _leave(self, after: int, emitted: int, closers: frozenset[str]) -> int:
-        """Leave a wrapper behind its last call; ``closers`` may still follow. Raises NoMatch if it had no call."""
+    def _leave(self, after: int, emitted: int, markers: frozenset[str]) -> int:
+        """Leave a wrapper behind its last call; closers among ``markers`` may still follow. Raises NoMatch if it had no call."""
         if not emitted:
             raise NoMatch
         self.source.rewind_to(after)
-        self._open_closers |= closers
+        self._open_closers |= markers
         return emitted
 
     def _read_item(self, wrapper: Wrapper, char: str, *, after: int, emitted: int, first: bool) -> Steps[int]:
@@ -430,7 +445,7 @@ class Codecs:
 
 def _codecs(context: Context, closers: tuple[str, ...], ends: MarkerSet) -> Iterator[Codec]:
     yield JsonCalls(context)
-    yield XmlCalls(context, closers, ends)
+    yield XmlCalls(context, ends)
     yield NestedCalls(context)
     yield KeyValueCalls(context, closers, ends)
     yield GemmaCalls(context, ends)

@@ -1,7 +1,8 @@
 """Fenced blocks: calls under the contract's label, blocks of nothing but calls under any label, marked calls, and prose.
 
-What stands in a prose fence is quoted: a labelled block in a Markdown, HTML, plain or longer fence is never a call. In a code
-fence it is one only if that fence is never closed, which is known at the end of the text; until then it is held back.
+What stands in a prose fence is quoted: a labelled block in a Markdown, HTML, plain or longer fence is never a call. In a fence of
+code, or without a label, it is one only if that fence is never closed, which is known at the end of the text; until then it is
+held back. A block with the label of the contract's results ends the text.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class ProseFenceReader:
                 inner -= 1
             elif at_line_start and not bare and run >= length:
                 label = yield from self.lexer.peek_label()
-                if self.lexer.is_tag(label) and (kind == "tag" or (kind == "code" and self.promote)):
+                if self.lexer.is_tag(label) and (kind == "tag" or (kind != "quote" and self.promote)):
                     source.rewind()
                     return
-                if self.lexer.is_tag(label) and kind == "code":
-                    self.promote = not (yield from self._closed_block(char, length))
+                if self.lexer.is_tag(label) and kind != "quote":
+                    self.promote = not (yield from self._closed_block(char, length, inner))
                     return
                 emitter.verbatim(source.take())
-                if kind == "quote":
+                if kind in ("quote", "unlabelled"):
                     inner += 1
             else:
                 emitter.verbatim(source.take())
@@ -145,14 +146,14 @@ class ProseFenceReader:
                 return not rest or rest[0] == "\n"
             yield
 
-    def _closed_block(self, char: str, length: int) -> Steps[bool]:
-        """Handle a labelled block (marked) in a code fence.
+    def _closed_block(self, char: str, length: int, inner: int) -> Steps[bool]:
+        """Handle a labelled block (marked) in a fence with ``inner`` open fences in it.
 
         If the fence is closed, emit the block as text and return True; else rewind.
         """
         source, emitter = self.source, self.emitter
         emitter.muted = True
-        inner = 1
+        inner += 1
         while (yield from self._until(char)):
             at_line_start = emitter.at_line_start
             run = yield from self.lexer.run(char)
@@ -174,10 +175,10 @@ class ProseFenceReader:
 
 
 def _kind(info: str, length: int) -> str:
-    """Classify a fence: "quote" (another author's text, in which nothing is ever a call) or "code"."""
+    """Classify a fence: "quote" (another author's text, in which nothing is ever a call), "unlabelled", or "code"."""
     words = info.split()
     label = words[0].lower().strip("{}.") if words else ""
-    return "quote" if length > 3 or not label or label in QUOTING_LABELS else "code"
+    return "quote" if length > 3 or label in QUOTING_LABELS else "code" if label else "unlabelled"
 
 
 _QUOTING_EXCEPT_XML = QUOTING_LABELS - {"xml"}
@@ -391,7 +392,7 @@ class CallFenceReader:
         try:
             if (yield from self._at_text_end(char, length)) is Boundary.NONE:
                 source.pos += 1
-                yield from read_text(source, pieces, lambda: self._at_text_end(char, length), mark="\n", encode=escaped)
+                yield from read_text(source, pieces, lambda: self._at_text_end(char, length), marks="\n", encode=escaped)
         except Truncated:
             sink.cut(source.take())
             return
@@ -552,6 +553,9 @@ class FenceReader(Reader):
                 self._tagged_seen = True
                 return
             kind = "tag"
+        elif blocks is not None and line_start and not emitter.in_blockquote and self.lexer.is_result_tag(label):
+            yield from self._end_text()
+            return
         elif line_start and length == 3 and not self._tagged_seen and (yield from self._holds_marked_calls(char, label)):
             source.take()
             return
@@ -569,6 +573,16 @@ class FenceReader(Reader):
         length = yield from self.lexer.run(char)
         emitter.verbatim(char * length)
         yield from self.prose.read(char, length, line_start=line_start, kind=kind)
+
+    def _end_text(self) -> Steps[None]:
+        """Drop the rest of the text: the model invented a result, and goes on from there."""
+        self.source.release()
+        self.emitter.markup()
+        self.emitter.note("invented_result")
+        while not self.source.ended:
+            self.source.pos = len(self.source.buf)
+            yield
+        self.source.pos = len(self.source.buf)
 
     def _holds_marked_calls(self, char: str, label: str) -> Steps[bool]:
         if not self.lenient or self.emitter.in_blockquote or self.emitter.turn_ended:

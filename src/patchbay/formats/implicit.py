@@ -17,7 +17,7 @@ from patchbay.formats.context import Context, FenceLexer, Reader, cached_attribu
 from patchbay.formats.emitter import BufferedCalls, call_key
 from patchbay.formats.implicit_calls import ImplicitCalls
 from patchbay.formats.scanner import LineStart
-from patchbay.formats.source import LINE_END, NoMatch, Source, Steps, Truncated, discard
+from patchbay.formats.source import LINE_END, MalformedCall, NoMatch, Source, Steps, Truncated, discard
 from patchbay.formats.values.json_stream import FENCES
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import PythonValue
@@ -240,7 +240,7 @@ class ImplicitCallReader(Reader):
                 return False
             else:
                 found = yield from self._block_with_lead_in()
-        except Truncated:
+        except (MalformedCall, Truncated):
             return self._cut(begin)
         return found and self.accept()
 
@@ -270,7 +270,7 @@ class ImplicitCallReader(Reader):
         return stop
 
     def _cut(self, begin: int) -> bool:
-        """Handle the end of the text inside a block: emit its complete calls, and the one that was cut off."""
+        """Handle a block that breaks off, or the end of the text in it: emit its complete calls, and the one that was cut off."""
         source, item_reader = self.source, self._item_reader
         name = item_reader.cut()
         calls = len(item_reader.buffered.items)
@@ -327,9 +327,10 @@ class ImplicitCallReader(Reader):
                     break
                 if not (yield from self._read_statement(char)):
                     return False
+                yield from self._skip_surplus_brackets()
         except Truncated:
             return self._cut(begin)
-        except NoMatch:
+        except (MalformedCall, NoMatch):
             return False
         if not item_reader.buffered.calls or item_reader.buffered.holds_prose:
             return False

@@ -18,7 +18,7 @@ from patchbay.formats.codecs.json import CallReader, emit_call_text
 from patchbay.formats.codecs.python import TOOL_NAME, PythonCalls, has_ended
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import BufferedCalls, CallSink
-from patchbay.formats.source import NoMatch, Steps, Truncated, marker_set, whole_text
+from patchbay.formats.source import BrokenValue, MalformedCall, NoMatch, Steps, Truncated, marker_set, whole_text
 from patchbay.formats.values.json_stream import JsonReader
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_text import NAME
@@ -385,7 +385,7 @@ class MixedLists(Reader):
         try:
             for _ in read():
                 pass
-        except (NoMatch, Truncated):
+        except (NoMatch, MalformedCall, Truncated):
             del self._buffered.items[before:]
             return False
         return True
@@ -449,7 +449,10 @@ class ImplicitCalls:
         return self.buffered.cut() or self._objects.name or self.python.name or self._glued.name
 
     def item(self) -> Steps[bool]:
-        """Read one call or list of calls with the first codec that fits; return False, with nothing read, if none does."""
+        """Read one call or list of calls with the first codec that fits; return False, with nothing read, if none does.
+
+        Raises MalformedCall, behind the value, if it is JSON that can only be repaired by inventing something.
+        """
         source, buffered = self.source, self.buffered
         begin, before = source.offset, len(buffered.items)
         self.item_start, self.items_before = begin, before
@@ -469,14 +472,23 @@ class ImplicitCalls:
             codecs = () if self.python.variables else (self._mixed.read,)
         else:
             codecs = (self._statement, *(() if self.python.variables else (self._glued.read,)))
+        broken = ""
         for codec in codecs:
             try:
                 if (yield from codec()):
                     return True
-            except NoMatch:
-                pass
+            except NoMatch as error:
+                broken = broken or (self._objects.name if isinstance(error, BrokenValue) else "")
+                buffered.cut()
+                self._forget_name()
             del buffered.items[before:]
             source.rewind_to(begin + escaped)
+        if broken:
+            try:
+                yield from self._json.value([])
+            except MalformedCall:
+                self._objects.name = broken
+                raise
         source.rewind_to(begin)
         return False
 

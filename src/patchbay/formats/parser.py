@@ -25,7 +25,7 @@ from patchbay.formats.scanner import Region, Scanner
 from patchbay.formats.source import Source, Steps, marker_set, prefix_pattern
 from patchbay.formats.spec import Format, OpeningReader, ReasoningMarkers, RegionFactory
 from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rules
-from patchbay.types import Reply
+from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Reply
 
 Route = Callable[["Readers"], Region]
 """Selects the reader of a marker, creating it at its first use."""
@@ -216,6 +216,8 @@ class StreamParser:
 
     ``tools``: OpenAI's list (or ToolSpec); only their names are calls. None: any well-formed call is one.
     ``format``: a format's name, a Format of the caller's own, or "auto".
+    ``tool_call_tag``, ``tool_result_tag``: the labels of the contract's blocks. A result is never the model's: its block ends the
+    text.
     ``unknown_tools``: a marked call of a tool that was not offered stays prose ("text"), becomes a call ("keep"), or is removed
     from the text and reported as a repair only ("drop").
     ``xml_tools``: tags that are calls where they begin a line, each with the name of its tool: ``{"bash": "run_shell"}``.
@@ -229,7 +231,8 @@ class StreamParser:
         tools: Iterable[Any] | ToolRules | None = None,
         *,
         format: str | Format = "auto",  # noqa: A002 - the name the API fixes
-        tool_call_tag: str = "tool_call",
+        tool_call_tag: str = DEFAULT_CALL_TAG,
+        tool_result_tag: str = DEFAULT_RESULT_TAG,
         lenient_fences: bool = True,
         reasoning: bool = True,
         reasoning_tag: str = "think",
@@ -239,6 +242,7 @@ class StreamParser:
         generate_id: Callable[[int], str] | None = None,
     ) -> None:
         check_tag(tool_call_tag, "tool_call_tag")
+        check_tag(tool_result_tag, "tool_result_tag")
         check_tag(reasoning_tag, "reasoning_tag")
         if unknown_tools not in ("text", "keep", "drop"):
             raise ConfigurationError(f"unknown_tools is {unknown_tools!r}: use 'text', 'keep' or 'drop'.")
@@ -251,6 +255,7 @@ class StreamParser:
             make_rules(tools, unknown_tools),
             plan.ends,
             tag=tool_call_tag,
+            result_tag=tool_result_tag,
             lenient=lenient_fences,
             named=plan.named,
             reasoning=reasoning,

@@ -1,9 +1,9 @@
 """Reasoning between markers: where it counts, and how a call drafted in it is treated.
 
 An opening tag counts at the start of the reply and of a line; in the middle of a line it is only mentioned. At the start of the
-reply it needs no closer (the reply may have been cut off); later it does, and is held back until the closer is seen. A special
-token counts anywhere. A closer without an opener means that the prompt opened the reasoning. A call inside is a draft if the
-closer follows; if the text ends without one, the model forgot to close and really called.
+reply it needs no closer (the reply may have been cut off); later it does, and is held back until the closer is seen. One that
+ends the reply is dropped. A special token counts anywhere. A closer without an opener means that the prompt opened the reasoning.
+A call inside is a draft if the closer follows; if the text ends without one, the model forgot to close and really called.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class ReasoningReader:
         self.source = context.source
         self.emitter = context.emitter
         self.fences = context.fences
+        self._separate = context.reasoning
         self.sink = sink
         self.prefilled = prefilled
         self.syntax = syntax
@@ -182,6 +183,10 @@ class ReasoningReader:
             return False
         if closer_due:
             begin = source.offset
+            if self._separate and not markers.needs_closer and (yield from self._ends_text()):
+                emitter.markup()
+                return True
+            source.rewind_to(begin)
             emitter.muted = True
             closed = yield from self._skip_to_closer(markers.closers)
             emitter.muted = False
@@ -237,17 +242,20 @@ class ReasoningReader:
         """Read special tokens and white space behind them. If the text ends there drop them and return True, else emit them."""
         source = self.source
         source.mark()
-        while token := (yield from self.syntax.stops.at(source)):
-            size = yield from marker_length(source, token)
-            source.pos += size or len(token)
-            yield from source.space()
-        at_end = not (yield from source.peek())
+        at_end = yield from self._ends_text()
         text = source.take()
         if at_end:
             self.sink.unclosed()
         else:
             self.sink.text(text)
         return at_end
+
+    def _ends_text(self) -> Steps[bool]:
+        """Read special tokens and white space; return whether the text ends behind them."""
+        source = self.source
+        while (yield from source.space()) and (token := (yield from self.syntax.stops.at(source))):
+            source.pos += (yield from marker_length(source, token)) or len(token)
+        return not (yield from source.peek())
 
     def _read_call(self, marker: str, closers: tuple[str, ...]) -> Steps[bool]:
         """Read a call inside reasoning. Return True if it is really called, so that the reasoning is over."""

@@ -29,6 +29,10 @@ class NoMatch(Exception):  # noqa: N818 - a signal between readers, not an error
     """The text that was read is not a call, but prose."""
 
 
+class BrokenValue(NoMatch):
+    """A value, which was read to its end, can only be repaired by inventing something, and no marker says that it is a call's."""
+
+
 class UnknownTool(NoMatch):
     """The text that was read calls a tool that was not offered, so it is prose."""
 

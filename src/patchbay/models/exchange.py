@@ -308,6 +308,7 @@ class Exchange(Generic[Out]):
             rules,
             format=options.format,
             tool_call_tag=options.tool_call_tag,
+            tool_result_tag=options.tool_result_tag,
             lenient_fences=options.lenient_fences,
             reasoning=options.reasoning,
             reasoning_tag=options.reasoning_tag,

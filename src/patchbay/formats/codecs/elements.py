@@ -26,8 +26,16 @@ _BLANK = r"[ \t\u0120]{0,3}+"
 _NO_BLANKS = str.maketrans("", "", " \t\u0120")
 """Blanks between a tag's parts. Some models' tokenizers leave U+0120 in place of a blank."""
 _END = re.compile(r"[<>\n]")
-_NAMED = re.compile(r"""[ \t\u0120]*+(?:[^=]*[ \t\u0120])?name[ \t\u0120]*+=[ \t\u0120]*+(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))""")
-_STRING = re.compile(r"""\bstring[ \t]*+=[ \t]*+["']?(true|false)""")
+_NAMED = re.compile(
+    r"""[ \t\u0120]*+(?:[^=]*[ \t\u0120])?name[ \t\u0120]*+=[ \t\u0120]*+(?:["“”„]([^"“”]*)["“”]|'([^']*)'|([^\s"'“”„/]+))"""
+)
+_QUOTED = re.compile(r"""(?:[ \t]*+[\w.-]++[ \t]*+=[ \t]*+["“”„'][^"“”'<]*["“”'])+""")
+_STRING = re.compile(r"""\bstring[ \t]*+=[ \t]*+["'“”„]?(true|false)""")
+
+
+def token_prefixes(name: str) -> tuple[str, ...]:
+    """Return the spellings of the token ``｜name｜`` in a tag: with other bars, or with doubled ones."""
+    return tuple(left + name + right for bar in "｜|" for left, right in product((bar, bar * 2), repeat=2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +99,25 @@ class Tags:
 
 
 def _tag(found: re.Match[str], end: re.Match[str]) -> Tag | None:
-    """Return the tag between its word and its end. Only a tag that names something may lack its closing bracket."""
-    buf, begin = end.string, found.start()
-    inside = buf[found.end() : end.start()].strip(" \t\r\u0120")
+    """Return the tag between its word and its end. Only a tag that names something, or has a token, may lack its bracket."""
+    buf, begin, stop = end.string, found.start(), end.start()
     closes, prefix, word = bool(found[1]), found[2], found[3]
-    whole = buf[end.start()] == ">"
+    whole = buf[stop] == ">"
+    if not whole and (attributes := _QUOTED.match(buf, found.end(), stop)):
+        stop = attributes.end()  # its value is on the same line
+    inside = buf[found.end() : stop].strip(" \t\r\u0120")
     empty = whole and inside.endswith("/") and not closes
     if empty:
         inside = inside[:-1].rstrip()
     if inside.startswith("="):
-        name: str | None = inside[1:].strip(" \t\u0120\"'")
+        name: str | None = inside[1:].strip(" \t\u0120\"'“”„")
     else:
         named = _NAMED.match(inside)
         name = (named[1] or named[2] or named[3] or "") if named else None
-    if not whole and (closes or not name):
+    if not whole and not (prefix if closes else name):
         return None
     string = _STRING.search(inside)
-    size = end.start() + whole - begin
+    size = stop + whole - begin
     return Tag(word, prefix, closes=closes, name=name, string=string[1] if string else "", empty=empty, size=size)
 
 
@@ -191,7 +201,7 @@ class Elements:
         if key in (self.arguments.types.keys or ()) and self.arguments.is_streamable(key) and not self.buffered:
             opened: Counter[str] = Counter()
             pieces = self.arguments.begin_text(key)
-            yield from read_text(self.source, pieces, lambda: self._end(key, opened), mark=self._head[0], encode=escaped)
+            yield from read_text(self.source, pieces, lambda: self._end(key, opened), marks=self._head[0], encode=escaped)
             self.arguments.end_text()
             return
         begin = self.source.offset
@@ -210,8 +220,9 @@ class Elements:
         tag = yield from self.tag()
         if tag is None:
             return Boundary.NONE
-        if not tag.closes or opened[tag.name] > 0:
-            opened[tag.name] += -1 if tag.closes else 1
+        name = tag.name.partition(" ")[0]  # an opening tag may have attributes
+        if not tag.closes or opened[name] > 0:
+            opened[name] += -1 if tag.closes else 1
             return Boundary.NONE
         if tag.name == key:
             self.source.pos += tag.size

@@ -14,13 +14,10 @@ from patchbay.formats.codecs.named import BracketArguments
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, marker_set
 from patchbay.formats.spec import Wrapper
-from patchbay.formats.values.json_stream import COLON, COMMA, KEY, JsonReader, Nesting
+from patchbay.formats.values.json_stream import COLON, COMMA, KEY, QUOTE_TOKENS, JsonReader, Nesting
 from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, escaped
+from patchbay.formats.values.raw_text import QuotedCalls
 from patchbay.formats.values.tool_names import ToolTypes
-
-_TOKENS = ('<|"|>', "<escape>")
-TOKENS = marker_set(_TOKENS)
-"""Tokens around a string."""
 
 _NEEDS_NO_READER = re.compile(r'[^<"\\\x00-\x1f\x7f,}\]]*').fullmatch
 _TAIL = re.compile(r"""(?:[}\]][}\]\s]{0,63}|,\s{0,8}["']?[\w.-]{0,64}["']?\s{0,4}:?\s{0,4})\Z""")
@@ -32,29 +29,35 @@ _BARE = re.compile(r"[^,{}\[\]<]+")
 _KEY = re.compile(r"""[^:{}\[\],<"'\s]+""")
 _KEY_AHEAD = re.compile(r""",\s{0,32}(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?\s{0,4}:(?!//)""")
 _KEY_LOOKAHEAD = 128
+_BEFORE_STRING = (":", ",", "[", "{")
 
 
 class GemmaValues:
-    """Reads the arguments of one call. ``closers``: end the call, even in a string. ``ends``: end it elsewhere."""
+    """Reads the arguments of one call. Closers of ``wrapper`` end it, even in a string, and ``ends`` elsewhere."""
 
-    def __init__(self, reader: JsonReader, closers: tuple[str, ...], ends: MarkerSet, types: ToolTypes) -> None:
+    def __init__(self, reader: JsonReader, wrapper: Wrapper, ends: MarkerSet, types: ToolTypes) -> None:
         self.source = reader.source
         self.note = reader.note
         self.types = types
         self._json = reader
-        self._closers = closers
+        self._wrapper = wrapper
         self._ends = ends
         self._key = ""
         """Parameter whose value comes next."""
+        self._broken = False
+        """The arguments can only be repaired by inventing something."""
 
     def read(self, sink: list[str]) -> Steps[None]:
         """Read an object from its bracket on; append its JSON to ``sink``, a call's. Raises MalformedCall, Truncated."""
         source, nesting = self.source, Nesting(sink, self.note)
         while not nesting.complete:
             char = yield from self._json.space(nesting.gap, comments=False)
-            token = (yield from TOKENS.at(source)) if char == "<" else ""
+            token = (yield from QUOTE_TOKENS.at(source)) if char == "<" else ""
             if not char:
                 raise Truncated
+            if (nesting.due == COLON and char.isalnum()) or (nesting.lacks_value and nesting.depth and char in ",}]"):
+                self._broken, nesting.due = True, COMMA  # it is unknown which word is a key, or what its value is
+                nesting.sink = []
             if token and nesting.due == COMMA:
                 self.note("stray_character")
                 source.pos += len(token)
@@ -62,8 +65,6 @@ class GemmaValues:
                 if nesting.lacks_value:
                     raise MalformedCall
                 nesting.end()
-            elif nesting.due == COLON and char.isalnum():
-                raise MalformedCall  # words: it is unknown which of them is a key
             elif char in "}]":
                 source.pos += nesting.close(char)
             elif nesting.consume(char):
@@ -82,6 +83,8 @@ class GemmaValues:
                 nesting.write_gap()
                 yield from self._plain(nesting, char)
                 nesting.end_value()
+        if self._broken:
+            raise MalformedCall
 
     def _emit_key(self, nesting: Nesting, key: str) -> None:
         if nesting.depth == 1:
@@ -101,7 +104,7 @@ class GemmaValues:
         if not key:
             key = source.buf[source.pos : source.pos + 1]
             source.pos += 1
-        if token and (yield from TOKENS.at(source)) == token:
+        if token and (yield from QUOTE_TOKENS.at(source)) == token:
             source.pos += len(token)
         return key
 
@@ -110,7 +113,7 @@ class GemmaValues:
         while True:
             encoded_twice = nesting.depth == 1 and self._key in self.types.unquoted
             pieces: list[str] = [] if encoded_twice else nesting.sink
-            following = yield from self._string(pieces, token, nesting.depth, streamed=not encoded_twice)
+            following = yield from self._string(pieces, token, nesting.depth, streamed=not (encoded_twice or self._broken))
             if encoded_twice:
                 nesting.sink.append(self.types.decoded(self._key, "".join(pieces)))
             nesting.end_value()
@@ -124,14 +127,18 @@ class GemmaValues:
 
     def _string(self, sink: list[str], token: str, depth: int, *, streamed: bool) -> Steps[str]:
         """Read up to and including the second token; return the next key if that token really begins the next value."""
-        source = self.source
-        wanted = marker_set((token, *self._closers))
+        source, wrapper, quoted = self.source, self._wrapper, QuotedCalls()
+        wanted = marker_set((token, *wrapper.openers, *wrapper.closers))
         sink.append('"')
-        text = ""
+        text = before = ""
         while True:
             end, mark = wanted.next(source, source.pos)
             text += source.buf[source.pos : end]
             source.pos = end
+            if mark and _is_quoted(mark, token, wrapper, quoted, (before + text[-2:])[-2:]):
+                text += mark
+                source.pos += len(mark)
+                continue
             if mark == token:
                 source.pos += len(token)
                 key = _NEXT_KEY.search(text, max(0, len(text) - _TAIL_LOOKBEHIND))
@@ -150,8 +157,9 @@ class GemmaValues:
             tail = _TAIL.search(text, max(0, len(text) - _TAIL_LOOKBEHIND))
             sure = tail.start() if tail else len(text)
             sink.append(escaped(text[:sure]))
+            before = (before + text[max(0, sure - 2) : sure])[-2:]
             text = text[sure:]
-            if streamed and not text and source.pos == len(source.buf):
+            if streamed and not text and not quoted.any_open and source.pos == len(source.buf):
                 source.fast_argument = _fast_chunk
             yield
             source.fast_argument = None
@@ -161,7 +169,7 @@ class GemmaValues:
         member = nesting.depth == 1
         if char in "\"'":
             if not (member and self._key in self.types.unquoted):
-                yield from self._json.string(nesting.sink)
+                yield from self._json.string(nesting.sink, streamed=not self._broken)
                 return
             pieces: list[str] = []
             yield from self._json.string(pieces, streamed=False)
@@ -189,7 +197,7 @@ class GemmaValues:
                 raise Truncated
             if char in "}]" and not depth:
                 return "".join(pieces)
-            if char == "<" and ((yield from TOKENS.at(source)) or (yield from self._ends.at(source))):
+            if char == "<" and ((yield from QUOTE_TOKENS.at(source)) or (yield from self._ends.at(source))):
                 return "".join(pieces)
             if char == "," and not depth and (not in_object or (yield from self._at_key())):
                 return "".join(pieces)
@@ -206,6 +214,19 @@ class GemmaValues:
                 break
             yield
         return _KEY_AHEAD.match(source.buf, source.pos) is not None
+
+
+def _is_quoted(mark: str, token: str, wrapper: Wrapper, quoted: QuotedCalls, before: str) -> bool:
+    """Count a marker of a call that a string quotes; return False if it ends the string. ``before``: two characters."""
+    if mark in wrapper.openers:
+        quoted.open_call()
+    elif mark != token:
+        return quoted.close_call()
+    elif quoted.any_open and before.rstrip().endswith(_BEFORE_STRING):
+        quoted.open_value()
+    else:
+        return quoted.close_value()
+    return True
 
 
 def _fast_chunk(chunk: str) -> str | None:
@@ -275,7 +296,7 @@ class GemmaCalls(Reader):
             return 1
         if char == "{":
             types = self.rules.types(name)
-            yield from GemmaValues(self._json, wrapper.closers, self._ends, types).read(self.calls.start(name))
+            yield from GemmaValues(self._json, wrapper, self._ends, types).read(self.calls.start(name))
         elif (yield from self._ends.at(self.source)) and self.rules.offered(name) is not None:
             self.calls.start(name).append("{}")
         else:
@@ -290,7 +311,7 @@ class GemmaCalls(Reader):
 
     def _skip_arguments(self, wrapper: Wrapper) -> Steps[None]:
         try:
-            yield from GemmaValues(self._json, wrapper.closers, self._ends, self.rules.types("")).read([])
+            yield from GemmaValues(self._json, wrapper, self._ends, self.rules.types("")).read([])
         except (MalformedCall, Truncated):
             pass
         self.calls.skipped_to = self.source.offset

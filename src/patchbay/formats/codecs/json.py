@@ -86,7 +86,7 @@ def _repaired_json(text: str, note: Callable[[str], None], types: ToolTypes | No
     try:
         for _ in JsonReader(source, note).value(sink, types):
             pass
-    except Truncated:
+    except (MalformedCall, Truncated):
         return None
     return None if source.buf[source.pos :].strip() else "".join(sink)
 
@@ -200,8 +200,8 @@ class CallReader:
     """Reads calls from JSON values.
 
     ``resolve``: returns the tool that a name means, None if the object is not a call. ``strict``: the text is not marked as a
-    call, so every object must be a call with an arguments key and nothing else. ``name_is_key``: an object's only key may be the
-    name.
+    call, so every object must be a call with an arguments key, if the tool takes any, and nothing else. ``name_is_key``: an
+    object's only key may be the name.
     """
 
     def __init__(
@@ -335,15 +335,21 @@ class CallReader:
         if draft.name is None:
             raise NoMatch
         if draft.arguments is None:
-            keys = self.rules.types(draft.name).keys
+            types = self.rules.types(draft.name)
+            keys = types.keys
             flat = {key: raw for key, raw in draft.others.items() if key not in _ENVELOPE_KEYS or (keys and key in keys)}
-            if (self.strict and not flat) or (flat and keys is None):
+            message = self.strict and not (draft.others.keys() & _MESSAGE_KEYS).issubset(keys or ())
+            if message or (keys is None if flat else self.strict and not self._may_lack_arguments(draft.name, types)):
                 raise NoMatch
             if flat:
                 self.note("flat_arguments")
             draft.arguments = "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {raw}" for key, raw in flat.items()) + "}"
         self._emit(draft.name, draft.arguments)
         return 1
+
+    def _may_lack_arguments(self, name: str, types: ToolTypes) -> bool:
+        """True if an unmarked object without arguments is a call: of an offered tool that takes none."""
+        return self.rules.offered(name) is not None and not (types.keys or types.required)
 
     def _emit(self, name: str, arguments: str) -> None:
         self._commit()
@@ -375,7 +381,11 @@ class CallReader:
                     self.note("unclosed_bracket")
                     return draft.keyed or int(draft.emitted)
                 raise NoMatch if char else Truncated
-            if char not in QUOTES and not (char.isalpha() or char == "_"):
+            if char == "{" and not self.strict and not (draft.name or draft.arguments or draft.others or draft.keyed):
+                source.pos += 1  # doubled, as in a template
+                self.note("stray_bracket")
+                continue
+            if not (char.isalpha() or char == "_" or (yield from self.json.at_quote())):
                 raise NoMatch
             count = yield from self._member(draft)
             if count:
@@ -418,7 +428,7 @@ class CallReader:
         if draft.emitted:
             yield from self.json.value([])
         elif draft.name is None and (key in _NAME_KEYS or (key == "function" and char in QUOTES)):
-            if char not in QUOTES:
+            if not (yield from self.json.at_quote()):
                 if char:
                     raise NoMatch
                 raise Truncated

@@ -5,7 +5,8 @@
     lookup <ifm|arg_key> k </ifm|arg_key> <ifm|arg_type> t </ifm|arg_type> ...         K2 Horizon
 
 Any of the tags may be missing, or replaced by another: under load some servers lose one in ten. A key without a value is dropped,
-and so is a value without a key. Values are raw; a closer inside of one is text unless the call continues behind it.
+and so is a value without a key. Values are raw; a closer inside of one is text if its opener is in the value too, or if the call
+does not continue behind it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Callable
 from typing import Final
 
 from patchbay.formats.codecs.elements import Tag, Tags
-from patchbay.formats.codecs.xml import TagContext
+from patchbay.formats.codecs.xml import ANGLE, TagContext
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated
+from patchbay.formats.source import MarkerSet, NoMatch, Steps, Truncated, discard
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.coerce import coerce
 from patchbay.formats.values.json_strict import escaped
-from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text
+from patchbay.formats.values.raw_text import Boundary, QuotedCalls, UntypedArguments, read_text, verbatim
 
 KEY: Final = "arg_key"
 VALUE: Final = "arg_value"
@@ -35,20 +36,16 @@ _MAX_WORD = 128
 class Pairs:
     """Reads pairs into ``arguments``. ``closers``: markers that end wrappers."""
 
-    def __init__(
-        self,
-        source: Source,
-        structure: TagContext,
-        closers: frozenset[str],
-        arguments: UntypedArguments,
-        note: Callable[[str], None],
-    ) -> None:
-        self.source = source
+    def __init__(self, context: Context, structure: TagContext, closers: frozenset[str], arguments: UntypedArguments) -> None:
+        self.context = context
+        self.source = context.source
         self.structure = structure
         self.arguments = arguments
-        self.note = note
+        self.note = context.emitter.note
         self._closers = closers
         self._begun = False
+        self._prefix = ""
+        """Prefix of this call's tags."""
 
     def read(self, key: str = "") -> Steps[None]:
         """Read to the call's end and emit the call. ``key``: the first key, if it was read already. Raises NoMatch, Truncated."""
@@ -83,11 +80,12 @@ class Pairs:
             source.rewind_to(place if mark else before)
             return False
         source.pos += tag.size
+        self._prefix = tag.prefix
         if tag.word == KEY and not tag.closes:
             yield from self._read_value_of((yield from self._word()))
         elif tag.word == VALUE and not tag.closes:
             self.note("value_without_key")
-            yield from read_text(source, [], self._end)
+            yield from self._text([])
         elif tag.word != _SEPARATOR:
             self.note("stray_tag")
         return True
@@ -129,6 +127,7 @@ class Pairs:
                 self.note("key_without_value")
                 return
             source.pos += tag.size
+            self._prefix = tag.prefix
             if tag.word == VALUE:
                 if tag.closes:
                     self.note("key_without_value")
@@ -140,19 +139,18 @@ class Pairs:
             yield from self._value(key, declared)
         else:
             self.note("value_without_key")
-            yield from read_text(source, [], self._end)
+            yield from self._text([])
 
     def _value(self, key: str, declared: str) -> Steps[None]:
         arguments = self.arguments
         known = key in (arguments.types.keys or ())
         if arguments.is_streamable(key) and (known or declared in ("", "string")):
             pieces = arguments.begin_text(key)
-            yield from read_text(self.source, pieces, self._end, encode=escaped)
+            yield from self._text(pieces, escaped)
             arguments.end_text()
             return
         sink: list[str] = []
-        scalar = known and arguments.is_scalar(key)
-        yield from read_text(self.source, sink, lambda: self._end(scalar=scalar))
+        yield from self._text(sink, scalar=known and arguments.is_scalar(key))
         text = "".join(sink)
         arguments.add(key, self._json(key, text) if known or not declared else coerce(text, {"type": declared}, None), text)
 
@@ -172,51 +170,96 @@ class Pairs:
         self.note("escaped_value")
         return again
 
-    def _end(self, *, scalar: bool = False) -> Steps[Boundary]:
-        """Classify ``pos`` in a value. ``scalar``: no tag can stand in the value."""
-        source = self.source
+    def _text(self, sink: list[str], encode: Callable[[str], str] = verbatim, *, scalar: bool = False) -> Steps[None]:
+        """Read a value into ``sink``. ``scalar``: no tag can stand in it."""
+        quoted = QuotedCalls()
+        yield from read_text(self.source, sink, lambda: self._end(quoted, scalar=scalar), encode=encode)
+
+    def _end(self, quoted: QuotedCalls, *, scalar: bool) -> Steps[Boundary]:
+        """Classify ``pos`` in a value. ``quoted``: the calls that the value quotes."""
+        source, context = self.source, self.context
         begin = source.offset
         tag = yield from TAGS.at(source)
         if tag is not None and tag.cut:
             raise Truncated
-        if tag is not None and tag.closes and tag.word in (KEY, VALUE):
-            source.pos += tag.size
-            after = source.offset
-            goes_on = scalar or (yield from self._call_continues())
-            source.rewind_to(after if goes_on else begin)
-            return Boundary.CLOSED if goes_on else Boundary.NONE
+        broken = False
         if tag is None:
             mark = yield from self.structure.ends.at(source)
             source.pos += len(mark)
-            cannot_continue = mark in self._closers and (scalar or (yield from self.structure.value_cannot_continue()))
-        else:
+            if mark in context.call_openers:
+                quoted.open_call()
+            elif mark in context.call_closers and not quoted.close_call():
+                broken = scalar or (yield from self.structure.value_cannot_continue())
+            elif mark.startswith("</"):
+                quoted.close_call(mark.replace("/", "", 1))
+            elif mark:
+                quoted.open_call(mark)  # of a related format, with the same tags inside
+        elif tag.prefix == self._prefix and tag.closes and tag.word in (KEY, VALUE):
             source.pos += tag.size
-            cannot_continue = tag.word == KEY and (yield from self._is_key(known=True))
+            after = source.offset
+            closes = scalar or (yield from self._closes(tag, quoted))
+            source.rewind_to(after if closes else begin)
+            return Boundary.CLOSED if closes else Boundary.NONE
+        elif tag.prefix == self._prefix and tag.word == VALUE:
+            quoted.open_value()
+        elif tag.prefix == self._prefix and tag.word == KEY and not quoted.any_open:
+            source.pos += tag.size
+            broken = (yield from self._is_key(new=True)) and (scalar or (yield from self._is_next()))
         source.rewind_to(begin)
-        if cannot_continue:
+        if broken:
             self.note("unclosed_tag")
-        return Boundary.BROKEN if cannot_continue else Boundary.NONE
+        return Boundary.BROKEN if broken else Boundary.NONE
 
-    def _call_continues(self) -> Steps[bool]:
-        """True if a value's closer is followed by something that only the call's rest can begin with."""
+    def _is_next(self) -> Steps[bool]:
+        """True if a key in a value is not quoted: the call continues behind its value, if all tags are there."""
+        source = self.source
+        while (yield from source.read_to(ANGLE, discard)):
+            tag = yield from TAGS.at(source)
+            if tag is None and (yield from self.structure.ends.at(source)) in self.context.call_closers:
+                break
+            if tag is not None and (tag.cut or (tag.word == KEY and not tag.closes)):
+                break
+            source.pos += tag.size if tag is not None else 1
+            if tag is not None and tag.closes and tag.word == VALUE:
+                if (yield from self.structure.value_cannot_continue()):
+                    return True
+                tag = yield from TAGS.at(source)
+                return (yield from self._is_key(new=True)) if tag is None else tag.word == KEY
+        return True
+
+    def _closes(self, closer: Tag, quoted: QuotedCalls) -> Steps[bool]:
+        """True if a closer, which was read, ends the value: only the call's rest can begin behind it."""
+        if closer.word == KEY or quoted.close_value():
+            return not quoted.any_open and (yield from self._own_markup_follows())
         if (yield from self.structure.value_cannot_continue()):
             return True
         tag = yield from TAGS.at(self.source)
         if tag is None:
-            return (yield from self._is_key(known=True))
+            return (yield from self._is_key(new=True))
         return tag.cut or tag.closes or tag.word == KEY
 
-    def _is_key(self, *, known: bool = False) -> Steps[bool]:
+    def _own_markup_follows(self) -> Steps[bool]:
+        """True if the call's end or a new key of the schema follows, behind a closer that may belong to the value."""
+        char = yield from self.structure.space()
+        if not char or (yield from self.structure.ends.at(self.source)) in self.context.call_closers:
+            return True
+        tag = yield from TAGS.at(self.source)
+        if tag is None or tag.closes or tag.word != KEY:
+            return tag is not None and tag.cut
+        self.source.pos += tag.size
+        return (yield from self._is_key(new=True))
+
+    def _is_key(self, *, new: bool = False) -> Steps[bool]:
         """True if a key stands at ``pos``, with the tag that closes it or opens its value; nothing is read.
 
-        ``known``: only a key of the schema, if that names any.
+        ``new``: only a key that was not given yet, and is in the schema if that names any.
         """
         source = self.source
         begin = source.offset
-        keys = (self.arguments.types.keys or ()) if known else ()
+        keys = (self.arguments.types.keys or ()) if new else ()
         try:
             word = yield from self._word(keys)
-            if keys and word not in keys:
+            if (keys and word not in keys) or (new and word in self.arguments.keys):
                 return False
             tag: Tag | None = yield from TAGS.at(source)
         except Truncated:
@@ -252,7 +295,7 @@ class KeyValueCalls(Reader):
         name, key = self._split_header(header, tag)
         self.calls.name = name
         arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.note)
-        yield from Pairs(self.source, self.structure, self._closers, arguments, self.note).read(key)
+        yield from Pairs(self.context, self.structure, self._closers, arguments).read(key)
         return 1
 
     def _header(self) -> Steps[str]:

@@ -21,7 +21,15 @@ from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.python_reader import PythonReader
 from patchbay.formats.values.python_values import arguments_json
-from patchbay.formats.values.raw_text import UntypedArguments, end_text_call, start_text_call
+from patchbay.formats.values.raw_text import (
+    Boundary,
+    QuotedCalls,
+    UntypedArguments,
+    end_text_call,
+    read_text,
+    start_text_call,
+    verbatim,
+)
 
 
 class BracketArguments(Reader):
@@ -199,15 +207,17 @@ class NamedCalls(Reader):
 
 
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
-_ATTRIBUTE = re.compile(r'([\w.-]+)="([^"]*)"')
+_ATTRIBUTE = re.compile(r'([\w.-]+)=["“”„]([^"“”]*)["“”]')
 _MAX_TAG = 512
 _TAGS = marker_set((OPEN, CLOSE))
 _FIRST_TAGS = marker_set((f"{OPEN}argument", CLOSE))
 _SEP = marker_set((SEP,))
 _VALUE_END = f"{CLOSE}argument{SEP}"
 _CALL_END = f"{CLOSE}call{SEP}"
-_VALUE_ENDS = marker_set((_VALUE_END, _CALL_END, f"{CLOSE}tools{SEP}", f"{OPEN}argument ", f"{OPEN}call "))
-"""Markers that end a value: its own end, or what can only follow it if that was left out."""
+_CALL_OPENERS = {f"{OPEN}call ": _CALL_END, f"{OPEN}tools{SEP}": f"{CLOSE}tools{SEP}"}
+"""Openers of calls, and of markup around calls, with their closers."""
+_ARGUMENT = f"{OPEN}argument "
+_IN_VALUE = marker_set((_VALUE_END, _ARGUMENT, *_CALL_OPENERS, *_CALL_OPENERS.values()))
 
 
 def attributes(tag: str) -> dict[str, str]:
@@ -216,7 +226,11 @@ def attributes(tag: str) -> dict[str, str]:
 
 
 class TagArguments(Reader):
-    """Reads Kimi K3's arguments up to the call's end, or to what can only follow it."""
+    """Reads Kimi K3's arguments up to the call's end, or to what can only follow it.
+
+    In a value, a tag is text if it belongs to a call that the value quotes. Otherwise it ends the value: as its closer, or
+    because that was left out.
+    """
 
     def fits(self) -> Steps[bool]:
         """True if a tag of an argument stands at ``pos``."""
@@ -271,25 +285,33 @@ class TagArguments(Reader):
     def _text(self, pieces: list[str]) -> Steps[None]:
         """Read a string and emit it while it arrives."""
         pieces.append('"')
-        yield from self._value(lambda text: pieces.append(escaped(text)), _fast_chunk)
+        yield from self._value(pieces, escaped)
         pieces.append('"')
 
     def _raw(self) -> Steps[str]:
         """Read a value that must be complete to be understood."""
         pieces: list[str] = []
-        yield from self._value(pieces.append)
+        yield from self._value(pieces, verbatim)
         return "".join(pieces)
 
-    def _value(self, emit: Callable[[str], object], fast_argument: Callable[[str], str | None] | None = None) -> Steps[None]:
-        mark = yield from self.source.read_to(_VALUE_ENDS, emit, fast_argument)
-        if not mark:
-            raise Truncated
-        if mark == _VALUE_END:
-            self.source.pos += len(mark)
+    def _value(self, pieces: list[str], encode: Callable[[str], str]) -> Steps[None]:
+        quoted = QuotedCalls()
+        yield from read_text(self.source, pieces, lambda: self._end(quoted), encode=encode)
 
-
-def _fast_chunk(chunk: str) -> str | None:
-    return None if "<" in chunk else escaped(chunk)
+    def _end(self, quoted: QuotedCalls) -> Steps[Boundary]:
+        """Classify ``pos`` in a value. ``quoted``: the calls that the value quotes."""
+        mark = yield from _IN_VALUE.at(self.source)
+        if mark in _CALL_OPENERS:
+            quoted.open_call(_CALL_OPENERS[mark])
+        elif mark == _VALUE_END:
+            if not quoted.close_value():
+                self.source.pos += len(mark)
+                return Boundary.CLOSED
+        elif mark and not (quoted.any_open if mark == _ARGUMENT else quoted.close_call(mark)):
+            return Boundary.BROKEN
+        elif mark == _ARGUMENT:
+            quoted.open_value()
+        return Boundary.NONE
 
 
 class Parameters:
@@ -308,8 +330,7 @@ class Parameters:
         """Read them and emit the call. Raises NoMatch while it was not emitted, Truncated."""
         context = self.context
         arguments = UntypedArguments(context.calls, name, context.rules.types(name), context.emitter.note)
-        stops = context.json.stops
-        body = XmlBody(context, self.structure, stops.literals if stops else frozenset(), arguments, lines=False, buffered=False)
+        body = XmlBody(context, self.structure, arguments, lines=False, buffered=False)
         yield from body.read()
         if not body.emitted:
             arguments.emit()

@@ -5,9 +5,9 @@
     <invoke name="f"> <parameter name="k"> v </parameter> </invoke>   Claude, MiniMax M2; with a prefix DeepSeek, Step, Muse
     <invoke> <tool_name> f </tool_name> <parameters> <k> v </k> ...   Claude in 2023
 
-Values are raw: entities are not decoded. A closer inside of a value is text unless the call continues or ends behind it, which a
-few characters of lookahead show. A next parameter, or the end of the call followed by nothing else, ends a value without a
-closer.
+Values are raw: entities are not decoded. A closer inside of a value is text if its opener is in the value too, if it is another
+format's, or if the call does not continue behind it, which a few characters of lookahead show. A next parameter, or the end of
+the call followed by nothing else, ends a value without a closer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from patchbay.formats.codecs.elements import Elements, Tag, Tags
+from patchbay.formats.codecs.elements import Elements, Tag, Tags, token_prefixes
 from patchbay.formats.codecs.json import emit_call
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated, marker_set
+from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated, discard, marker_set
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped, json_string
-from patchbay.formats.values.raw_text import Boundary, UntypedArguments, read_text, verbatim
+from patchbay.formats.values.raw_text import Boundary, QuotedCalls, UntypedArguments, read_text, verbatim
 
 _MAX_BLANKS = 256
 """Maximum white space skipped behind a closer; more of it ends a value too."""
@@ -68,27 +68,30 @@ class TagContext:
 
 CALLS: Final = frozenset({"function", "invoke"})
 _PARAMETERS = frozenset({"parameter", "param"})
-_PREFIXES = ("antml:", "atem:", "rfl:", "steptml:", "｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
-_TYPED_PREFIXES = ("｜DSML｜", "|DSML|", "｜GCML｜", "|GCML|")
-TAGS: Final = Tags((*CALLS, *_PARAMETERS, "parameters", "tool_name"), _PREFIXES)
+_TYPED_PREFIXES = (*token_prefixes("DSML"), *token_prefixes("GCML"))
+TAGS: Final = Tags((*CALLS, *_PARAMETERS, "parameters", "tool_name"), ("antml:", "atem:", "rfl:", "steptml:", *_TYPED_PREFIXES))
+_MAX_CLOSERS = 4
+"""Maximum number of closers that are looked at behind a parameter's."""
+ANGLE = marker_set(("<",))
 _CDATA, _CDATA_END = marker_set(("<![CDATA[",)), marker_set(("]]>",))
 
 
 class XmlBody:
     """Reads one call from behind its opening tag into ``arguments``.
 
-    ``lines``: values may stand on lines of their own. ``buffered``: emit nothing before all is read.
+    ``lines``: values may stand on lines of their own. ``buffered``: emit nothing before all is read. ``opener``: the opening tag,
+    None if something else opens the call.
     """
 
     def __init__(
         self,
         context: Context,
         structure: TagContext,
-        closers: frozenset[str],
         arguments: UntypedArguments,
         *,
         lines: bool,
         buffered: bool,
+        opener: Tag | None = None,
     ) -> None:
         self.context = context
         self.source = context.source
@@ -103,7 +106,7 @@ class XmlBody:
         """The whole call was emitted."""
         self._own_lines = False
         """A parameter stood on a line of its own: then values do too, as in their family's template."""
-        self._closers = closers
+        self._opener = opener
         self._elements = Elements(context.source, arguments, context.emitter.note, buffered=buffered)
 
     def read(self) -> Steps[bool]:
@@ -212,46 +215,75 @@ class XmlBody:
         return tag.prefix in _TYPED_PREFIXES and tag.name not in (self.arguments.types.keys or ())
 
     def _value(self, tag: Tag, sink: list[str], encode: Callable[[str], str]) -> Steps[None]:
+        quoted = QuotedCalls()
         if tag.word == "param" and (yield from self._is_cdata()):
-            yield from read_text(self.source, sink, self._cdata_end, mark="]", encode=encode)
+            yield from read_text(self.source, sink, lambda: self._cdata_end(quoted), marks="<]", encode=encode)
             while (yield from self._is_cdata()):  # a text that contains "]]>" is written as two sections
-                yield from read_text(self.source, sink, self._cdata_end, mark="]", encode=encode)
+                yield from read_text(self.source, sink, lambda: self._cdata_end(quoted), marks="<]", encode=encode)
             yield from self._closer(_PARAMETERS)
             return
-        yield from read_text(self.source, sink, lambda: self._end(tag), encode=encode, lines=self._own_lines)
+        yield from read_text(self.source, sink, lambda: self._end(tag, quoted), encode=encode, lines=self._own_lines)
 
-    def _end(self, opener: Tag) -> Steps[Boundary]:
-        """Classify ``pos`` in the value that ``opener`` opened."""
-        source = self.source
+    def _end(self, opener: Tag, quoted: QuotedCalls) -> Steps[Boundary]:
+        """Classify ``pos`` in the value that ``opener`` opened. ``quoted``: the calls that the value quotes."""
+        source, context = self.source, self.context
         begin = source.offset
         scalar = self.arguments.is_scalar(opener.name or "")
         tag = yield from TAGS.at(source)
         if tag is not None and tag.cut:
             raise Truncated
+        own = tag is not None and self._is_own(tag, opener)
+        broken = False
         if tag is None:
             mark = yield from self.structure.ends.at(source)
             source.pos += len(mark)
-            broken = mark in self._closers and (scalar or (yield from self.structure.value_cannot_continue()))
+            if mark in context.call_openers:
+                quoted.open_call()
+            elif mark in context.call_closers and not quoted.close_call():
+                broken = scalar or (yield from self.structure.value_cannot_continue())
         elif tag.word in _PARAMETERS and tag.closes:
             source.pos += tag.size
             after = source.offset
-            closes = scalar or (yield from self._call_continues())
+            closes = scalar or (yield from self._closes(opener, quoted, own=own))
             source.rewind_to(after if closes else begin)
             return Boundary.CLOSED if closes else Boundary.NONE
         elif tag.word in _PARAMETERS:
-            broken = self._is_new(tag.name, opener)
-        else:
+            broken = own and not quoted.any_open and self._is_new(tag, opener) and (scalar or (yield from self._is_next(tag)))
+            if own and not broken:
+                quoted.open_value()
+        elif tag.word in CALLS:
             source.pos += tag.size
-            broken = tag.closes and tag.word in CALLS and (scalar or (yield from self._call_is_over()))
+            if not _is_in_quoted_call(tag, quoted) and tag.closes and own:
+                broken = scalar or (yield from self._call_is_over())
         source.rewind_to(begin)
         if broken:
             self.note("unclosed_tag")
         return Boundary.BROKEN if broken else Boundary.NONE
 
-    def _is_new(self, key: str | None, opener: Tag) -> bool:
-        """True if a parameter that opens within a value is the next one, the value's closer being left out."""
-        known = self.arguments.types.keys
+    def _is_own(self, tag: Tag, opener: Tag) -> bool:
+        """True if a tag within the value that ``opener`` opened is written as those of this call are."""
+        like = opener if tag.word in _PARAMETERS else self._opener
+        return like is not None and tag.word == like.word and _plain(tag.prefix) == _plain(like.prefix)
+
+    def _is_new(self, tag: Tag, opener: Tag) -> bool:
+        """True if a parameter that opens within a value may be the next one, the value's closer being left out."""
+        key, known = tag.name, self.arguments.types.keys
         return bool(key) and key != opener.name and key not in self.arguments.keys and (known is None or key in known)
+
+    def _is_next(self, tag: Tag) -> Steps[bool]:
+        """True if such a parameter is not quoted: the call continues behind its closer, if that was not left out too."""
+        source = self.source
+        source.pos += tag.size
+        while (yield from source.read_to(ANGLE, discard)):
+            inner = yield from TAGS.at(source)
+            if inner is None:
+                source.pos += 1
+                continue
+            if inner.word not in _PARAMETERS or not inner.closes:
+                break
+            source.pos += inner.size
+            return (yield from self._own_markup_follows(tag, own=True))
+        return True
 
     def _call_is_over(self) -> Steps[bool]:
         """True if only the end, or another call, follows a call's closer."""
@@ -260,14 +292,45 @@ class XmlBody:
         tag = yield from TAGS.at(self.source)
         return tag is not None and tag.word in CALLS
 
+    def _closes(self, opener: Tag, quoted: QuotedCalls, *, own: bool) -> Steps[bool]:
+        """True if a parameter's closer, which was read, ends the value."""
+        if own and not quoted.close_value():
+            return (yield from self._call_continues())
+        return not quoted.any_open and (yield from self._own_markup_follows(opener, own=own))
+
     def _call_continues(self) -> Steps[bool]:
-        """True if a value's closer is followed by something that only the call's rest can begin with."""
-        if (yield from self.structure.value_cannot_continue()):
-            return True
-        tag = yield from TAGS.at(self.source)
-        if tag is None:
-            return False
-        return tag.cut or tag.word in CALLS or (tag.word == "parameters" and tag.closes) or bool(tag.name)
+        """True if only the call's rest can begin behind a value's closer, or behind the same closer again."""
+        for _ in range(_MAX_CLOSERS):
+            if (yield from self.structure.value_cannot_continue()):
+                return True
+            tag = yield from TAGS.at(self.source)
+            if tag is None:
+                return False
+            if tag.cut or tag.name or tag.word in CALLS or (tag.word == "parameters" and tag.closes):
+                return True
+            if not tag.closes:
+                return False
+            self.source.pos += tag.size
+        return False
+
+    def _own_markup_follows(self, opener: Tag, *, own: bool) -> Steps[bool]:
+        """True if the call's rest follows in its own markup, behind a closer that may belong to the value.
+
+        ``own``: that closer belongs to a quoted parameter. Otherwise it is another format's, which others may follow.
+        """
+        source = self.source
+        for _ in range(_MAX_CLOSERS):
+            char = yield from self.structure.space(_MAX_BLANKS)
+            mark = yield from self.structure.ends.at(source)
+            tag = yield from TAGS.at(source)
+            if not char or mark in self.context.call_closers or (tag is not None and tag.cut):
+                return True
+            if tag is not None and self._is_own(tag, opener):
+                return tag.closes if tag.word in CALLS else not tag.closes and self._is_new(tag, opener)
+            if own or not (tag.closes if tag is not None else mark.startswith("</")):
+                return False
+            source.pos += tag.size if tag is not None else len(mark)
+        return False
 
     def _is_cdata(self) -> Steps[bool]:
         """Read the opener of a CDATA section, if one stands at ``pos``."""
@@ -275,13 +338,21 @@ class XmlBody:
         self.source.pos += len(mark)
         return mark != ""
 
-    def _cdata_end(self) -> Steps[Boundary]:
+    def _cdata_end(self, quoted: QuotedCalls) -> Steps[Boundary]:
         """Check whether a CDATA section ends at ``pos``: a closing tag, or another section, follows."""
         source = self.source
-        mark = yield from _CDATA_END.at(source)
-        if not mark:
-            return Boundary.NONE
         begin = source.offset
+        if (yield from source.peek()) == "<":
+            tag = yield from TAGS.at(source)
+            if tag is not None and tag.word in CALLS:
+                _is_in_quoted_call(tag, quoted)
+            elif quoted.any_open and (yield from self._is_cdata()):
+                quoted.open_value()
+                source.rewind_to(begin)
+            return Boundary.NONE
+        mark = yield from _CDATA_END.at(source)
+        if not mark or quoted.close_value():
+            return Boundary.NONE
         source.pos += len(mark)
         after = source.offset
         over = yield from self._is_cdata()
@@ -296,20 +367,29 @@ class XmlBody:
         return Boundary.CLOSED if over else Boundary.NONE
 
 
+def _plain(prefix: str) -> str:
+    return prefix.replace("｜", "|").replace("||", "|")
+
+
+def _is_in_quoted_call(tag: Tag, quoted: QuotedCalls) -> bool:
+    """Count a call's tag; return False if it closes no quoted call."""
+    kind = _plain(tag.prefix) + tag.word
+    if tag.closes:
+        return quoted.close_call(kind)
+    quoted.open_call(kind)
+    return True
+
+
 _MAX_NAME = 256
 _NAME_END = "</tool_name>"
 
 
 class XmlCalls(Reader):
-    """Reads one call from its opening tag on.
+    """Reads one call from its opening tag on. ``ends``: all markers and special tokens, any of which may follow a value."""
 
-    ``closers``: markers that end wrappers. ``ends``: all markers and special tokens, any of which may follow a value.
-    """
-
-    def __init__(self, context: Context, closers: tuple[str, ...], ends: MarkerSet) -> None:
+    def __init__(self, context: Context, ends: MarkerSet) -> None:
         super().__init__(context)
         self.structure = TagContext(context.source, ends)
-        self._closers = frozenset(closers)
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a tag stands for itself
         """Read one call and return 1.
@@ -331,7 +411,7 @@ class XmlCalls(Reader):
             raise NoMatch
         arguments = UntypedArguments(self.calls, name, self.rules.types(name), self.context.emitter.note)
         buffered = bare and tag.word == "invoke"
-        body = XmlBody(self.context, self.structure, self._closers, arguments, lines=tag.word == "function", buffered=buffered)
+        body = XmlBody(self.context, self.structure, arguments, lines=tag.word == "function", buffered=buffered, opener=tag)
         try:
             closed = tag.empty or (yield from body.read())
         except Truncated:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from patchbay.formats.render.tool_lists import json_lines, json_list
@@ -108,16 +107,13 @@ _MAX_DEPTH = 12
 _TEXT = "Keys stand bare, texts as they are between two {0}, everything else as JSON."
 
 
-def _between(mark: str, text: str) -> str:
-    return f"{mark}{text}{mark}"
-
-
 def _bare(key: str) -> str:
     return key
 
 
-def _notation(mark: str) -> Notation:
-    return Notation("true", "false", "null", text=partial(_between, mark), key=_bare, comma=",", colon=":")
+def _notation(mark: str, encode: Callable[[str], str] = _bare) -> Notation:
+    """Return the notation with texts, encoded by ``encode``, between two marks."""
+    return Notation("true", "false", "null", text=lambda text: mark + encode(text) + mark, key=_bare, comma=",", colon=":")
 
 
 def _family(
@@ -125,10 +121,11 @@ def _family(
 ) -> FamilyWriter:
     notation = _notation(mark)
 
-    def write(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
-        return "".join(f"{call[0]}call:{each.name}{_arguments(each.raw_arguments)}{call[1]}" for each in calls)
+    def write(calls: Sequence[ToolCall], markers: ReservedText) -> str:
+        return "".join(f"{call[0]}call:{each.name}{_arguments(each.raw_arguments, markers)}{call[1]}" for each in calls)
 
-    def _arguments(raw: str) -> str:
+    def _arguments(raw: str, markers: ReservedText) -> str:
+        notation = _notation(mark, markers.raw)
         return "{" + ",".join(f"{key}:{notation.convert(value)}" for key, value in members(raw).items()) + "}"
 
     def listing(specs: Sequence[ToolSpec], markers: ReservedText) -> str:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -27,10 +27,12 @@ LLAMA = ("<|start_header_id|>", "<|eot_id|>", "<|eom_id|>")
 class ReservedText:
     """A family's markers, to be escaped in data. Each of ``texts`` is the beginning of one.
 
-    ``<name`` stands for ``</name`` too, and for either with white space in it; case does not matter.
+    ``<name`` stands for ``</name`` too, and for either with white space in it; case does not matter. ``holds``: returns True for
+    a text with markers that is read back as it is where the family has no escapes.
     """
 
     texts: tuple[str, ...]
+    holds: Callable[[str], bool] | None = None
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -43,6 +45,11 @@ class ReservedText:
     def escape(self, text: str) -> str:
         """Return the text with a backslash behind the first character of each marker; different texts stay different."""
         return self._pattern.sub(lambda found: f"{found[0][0]}\\{found[0][1:]}", text)
+
+    def raw(self, text: str) -> str:
+        """Return a text for a place without escapes: unchanged if it is read back so, else with a backslash in each marker."""
+        misread = self.holds is not None and self.occur_in(text) and not self.holds(text)
+        return self.escape(text) if misread else text
 
     def escape_json(self, text: str) -> str:
         """Return a JSON text of the same value without markers.
@@ -59,7 +66,7 @@ class ReservedText:
 def _pattern_of(mark: str) -> str:
     """Pattern for a marker, and for one escaped before: it gets one more backslash, so that the two stay different."""
     # The gaps are possessive: however long a run of blanks is, it is read once for each mark.
-    gap = r"\s*+/?+\s*+" if mark[0] == "<" else ""
+    gap = r"[\s\u0120]*+/?+[\s\u0120]*+" if mark[0] == "<" else ""
     rest = re.escape(mark[1:]).replace("｜", "[｜|]").replace("▁", "[▁_ ]")
     return rf"{re.escape(mark[0])}\\*+{gap}{rest}"
 
@@ -250,7 +257,9 @@ class FamilyWriter:
     """Writes tools, calls and results in one family's layout. The same input always gives the same bytes.
 
     ``markers``: what begins a call, or ends a turn, anywhere in a text. ``rules``: what the model must know to write a call.
-    ``raw``: texts in arguments are not escaped, so one that holds a marker, or one of ``inner_markers``, cannot be written.
+    ``raw``: texts in arguments have no escapes. One that quotes whole calls is written as it is; in one with other ``markers`` or
+    ``inner_markers`` that would be misread (see ``holds``) they are escaped, which changes it.
+    ``typed_by_schema``: without a schema, markup in a text would be taken for an object.
     ``parallel``: a turn can hold several calls. ``number_id``: returns the id of the nth call of a conversation, for families
     with a scheme of their own.
     ``by_name``: used for models whose name belongs to the family, without configuration. False if the markers are special tokens
@@ -268,6 +277,7 @@ class FamilyWriter:
     rules: tuple[str, ...] = ()
     several: str = SEVERAL_BLOCKS
     raw: bool = False
+    typed_by_schema: bool = False
     parallel: bool = True
     by_name: bool = True
     number_id: Callable[[int, str], str] | None = None
@@ -278,7 +288,8 @@ class FamilyWriter:
 
     @cached_property
     def _value_markers(self) -> ReservedText:
-        return ReservedText((*self.markers, *self.inner_markers))
+        # A history is written again for each of its requests.
+        return ReservedText((*self.markers, *self.inner_markers), lru_cache(maxsize=64)(self._reads_back))
 
     @cached_property
     def _frame_markers(self) -> ReservedText:
@@ -309,8 +320,19 @@ class FamilyWriter:
         return given if self.number_id is None else self.number_id(number, name)
 
     def holds(self, text: str) -> bool:
-        """True if a text can be written in an argument and read back."""
-        return not (self.raw and self._value_markers.occur_in(text))
+        """True if a text can be written in an argument and read back, wherever it stands and whatever parameters the tool has."""
+        return not self.raw or self._value_markers.raw(text) == text
+
+    def _reads_back(self, text: str) -> bool:
+        from patchbay.formats.parser import parse
+
+        arguments = {"the_text": text, "another": "x", "the_text_again": text}
+        schema = {"type": "object", "properties": {key: {"type": "string"} for key in arguments}}
+        # Without a schema, any quoted parameter may be the call's next one.
+        tools = [ToolSpec("f", "", schema)] if self.typed_by_schema else None
+        written = self.write([ToolCall("call_0", "f", json.dumps(arguments))], ReservedText(self._value_markers.texts))
+        replies = [parse(written, tools, format=each) for each in (self.format, "auto")]
+        return all([arguments] == [json.loads(found.raw_arguments) for found in reply.tool_calls] for reply in replies)
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
         """Return the instructions: the tools, the form of calls and results, and with ``examples`` a short conversation."""

@@ -1,6 +1,6 @@
 """Families that write arguments as elements: XML with named parameters, and key/value tags.
 
-A text is written unescaped in its element, so one that holds a marker of the family cannot be written (``FamilyWriter.holds``).
+A text is written unescaped in its element, unless it holds markers of the family that would be misread (``FamilyWriter.holds``).
 Other values are JSON, or Python if the family's template writes that; ``null`` is always ``null``.
 """
 
@@ -77,7 +77,7 @@ def elements(
         is_text = raw.startswith('"')
         return value.format(
             key=attribute(name),
-            value=text(json.loads(raw)) if is_text else encode(raw, markers),
+            value=text(markers.raw(json.loads(raw))) if is_text else encode(raw, markers),
             type=_json_type(raw),
             string="true" if is_text else "false",
         )
@@ -108,6 +108,7 @@ _FUNCTION_RESULTS = Frames(
 )
 _TOOL_RESULT = Frames("<tool_result>{content}</tool_result>", markers=("<tool_result",))
 _M3 = "]<]minimax[>["
+_M3_TOKEN = ReservedText((_M3,))
 
 
 def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = _TOOL_RESULT) -> FamilyWriter:
@@ -131,18 +132,19 @@ def _dsml(name: str, tag: str, block: str, *, blank: str = "", frames: Frames = 
     )
 
 
-def _minimax_m3(calls: Sequence[ToolCall], _markers: ReservedText) -> str:
+def _minimax_m3(calls: Sequence[ToolCall], markers: ReservedText) -> str:
     """Write members of objects and items of lists as elements too, with a token before every tag."""
     blocks = []
     for call in calls:
-        values = "".join(_m3_element(key, _m3_value(raw)) for key, raw in members(call.raw_arguments).items())
+        values = "".join(_m3_element(key, _m3_value(raw, markers)) for key, raw in members(call.raw_arguments).items())
         blocks.append(f'{_M3}<invoke name="{call.name}">{values}{_M3}</invoke>\n')
     return f"{_M3}<tool_call>\n{''.join(blocks)}{_M3}</tool_call>"
 
 
-def _m3_value(raw: str) -> str:
+def _m3_value(raw: str, markers: ReservedText) -> str:
     try:
-        return _m3_inside(read_value(raw))
+        value = read_value(raw)
+        return markers.raw(value) if isinstance(value, str) else _m3_inside(value)
     except RecursionError:
         return raw
 
@@ -155,7 +157,7 @@ def _m3_inside(value: Any) -> str:
         return "".join(_m3_element("item", _m3_inside(item)) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return "null" if value is None else str(value)
+    return "null" if value is None else _M3_TOKEN.escape(str(value))  # a tag in it would be another member
 
 
 def _m3_element(name: str, inside: str) -> str:
@@ -236,6 +238,7 @@ XML_PARAMETERS = (
         format="minimax_m3",
         by_name=False,
         write=_minimax_m3,
+        typed_by_schema=True,
         listing_of=json_lines("<tools>\n<tool>", "</tool>\n</tools>", openai=False, join="</tool>\n<tool>"),
         markers=(_M3, "]~b", "[e~"),
         layout=Layout(("<mm:think>", "</mm:think>"), prose=("", "")),
@@ -262,7 +265,7 @@ XML_PARAMETERS = (
             value='<steptml:parameter name="{key}">{value}</steptml:parameter>',
         ),
         listing_of=json_lines(),
-        markers=("<｜tool_", "<steptml:"),
+        markers=("<｜tool▁", "<steptml:"),
         layout=Layout(prose=("", "")),
         frames=Frames(
             "<｜tool_output_begin｜>{content}<｜tool_output_end｜>",

@@ -2,9 +2,10 @@
 
 ``JsonReader`` reads one value at a time from a Source, by the character, using memory for the value's nesting only, and appends
 its JSON to a list. Anything in the place of a value is read as the nearest JSON, and each repair is recorded. Only the end of the
-text stops it (``Truncated``). A fence or a marker outside a string ends the value and closes open brackets. While ``guarded``,
-which is until a call is committed, a fence line inside a string or comment raises ``NoMatch`` instead, so that no text is read
-twice by readers that gave up.
+text stops it (``Truncated``), and what can only be repaired by inventing something: a key, a value, the end of a string
+(``MalformedCall``). A fence or a marker outside a string ends the value and closes open brackets. While ``guarded``, which is
+until a call is committed, a fence line inside a string or comment raises ``NoMatch`` instead, so that no text is read twice by
+readers that gave up.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import json
 import re
 from collections.abc import Callable
 
-from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard
-from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS
+from patchbay.formats.source import BrokenValue, MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard, marker_set
+from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_string
 from patchbay.formats.values.python_text import arithmetic_json, number_of
 from patchbay.formats.values.tool_names import ToolTypes
 
@@ -77,10 +78,6 @@ class Nesting:
         """Handle a character between values; return True if it is consumed, False if a key or a value begins with it."""
         if self.due == COMMA:
             return self._consume_between(char)
-        if self.due == COLON and char == ",":
-            self._write_missing_value()  # a key without a value
-            self.due = COMMA
-            return self._consume_between(char)
         if self.due == COLON:
             if char != ":":
                 self.note("missing_colon")
@@ -110,16 +107,13 @@ class Nesting:
     def close(self, char: str) -> bool:
         """Handle a closing bracket; return False if it does not belong to this value and is left to other readers."""
         if not self._closers:
-            self._write_missing_value()
             self.complete = True
             return False
-        self._write_missing_value()
         if self._comma:
             self.note("trailing_comma")
             self._comma = False
         if char not in self._closers:
             self.note("stray_bracket")
-            self.due = COMMA if self.due in (VALUE, COLON) else self.due
             return True
         if char != self._closers[-1]:
             self.note("unclosed_bracket")
@@ -132,19 +126,10 @@ class Nesting:
         return True
 
     def end(self) -> None:
-        """End the value where its block ends: write null for a missing value, close what is open."""
-        self.note("unclosed_bracket" if self._closers else "missing_value")
-        self._write_missing_value(quiet=True)
+        """End the value where its block ends: close what is open."""
+        self.note("unclosed_bracket")
         self.sink.extend(reversed(self._closers))
         self.complete = True
-
-    def _write_missing_value(self, *, quiet: bool = False) -> None:
-        """Write null if a value must follow."""
-        if not self.lacks_value:
-            return
-        if not quiet:
-            self.note("missing_value")
-        self.sink.append("null" if self.due == VALUE else ":null")
 
 
 _DOUBLE = re.compile(r'[^"\\\x00-\x1f]+')
@@ -155,8 +140,11 @@ _TYPOGRAPHIC = re.compile(r"""[^“”„‘’"\\\x00-\x1f]+""")
 _CLOSING_QUOTES = {'"': '"', "'": "'", **dict.fromkeys("“”„", "“”"), **dict.fromkeys("‘’", "’")}
 """Closing quotes, by opening quote."""
 QUOTES = frozenset(_CLOSING_QUOTES)
+QUOTE_TOKENS = marker_set(('<|"|>', "<escape>"))
+"""Gemma's tokens around a string, which other models write in JSON too."""
 _ESCAPES = frozenset('"\\/bfnrt')
 _CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_AFTER_VALUE = frozenset(",}])")
 _AFTER_STRING = frozenset(",:}]\n\r")
 
 
@@ -189,6 +177,14 @@ class StringReader:
         self._begins_stop = discard if stops is None else stops.first_in
         self._stop_free_range = (0, 0)
 
+    def _broken(self) -> Exception:
+        return BrokenValue() if self.guarded and not self.bounded else MalformedCall()
+
+    @property
+    def bounded(self) -> bool:
+        """True if the end of the block around the value is known."""
+        return self.fenced or self.stops is not None
+
     def text(self) -> Steps[str]:
         """Read a string and return its text, not its JSON."""
         sink: list[str] = []
@@ -202,6 +198,9 @@ class StringReader:
         """
         source = self.source
         quote = source.buf[source.pos]
+        if quote == "<":
+            yield from self._between_tokens(sink)
+            return
         plain = _DOUBLE if quote == '"' else _SINGLE if quote == "'" else _TYPOGRAPHIC
         closing = _CLOSING_QUOTES[quote]
         source.pos += 1
@@ -271,6 +270,23 @@ class StringReader:
             raise Truncated
         source.rewind_to(stop)
         raise MalformedCall
+
+    def _between_tokens(self, sink: list[str]) -> Steps[None]:
+        """Read a string between two of another notation's tokens; it ends before a stop or a fence line, and then is broken."""
+        source = self.source
+        token = yield from QUOTE_TOKENS.at(source)
+        source.pos += len(token)
+        self.note("quote_tokens")
+        written: list[str] = []
+        stops = self.stops.literals if self.stops else ()
+        mark = yield from source.read_to(marker_set((token, "\n```", "\n~~~", *stops)), written.append)
+        if not mark:
+            raise Truncated
+        if mark != token:
+            raise self._broken()
+        source.pos += len(token)
+        text = "".join(written)
+        sink.append(f'"{text}"' if _VALID(text) else json_string(text))
 
     def _fast_chunk(self, chunk: str) -> str | None:
         return chunk if _VALID(chunk) and self._begins_stop(chunk) is None else None
@@ -391,8 +407,10 @@ class StringReader:
             sink.append("\\\\")
 
 
-_BLANK = frozenset(" \t\r\n>/")
+_BLANK = frozenset(" \t\r\n>/\\")
 """First characters of white space and comments."""
+_ESCAPED_SPACE = re.compile(r"\A(?:\\[nrt])+|(?:\\[nrt])+\Z")
+"""White space that was written as in a string, around a word."""
 _SPACE = re.compile(r"[ \t\r\n]+")
 _QUOTED_SPACE = re.compile(r"[ \t\r\n>]+")
 _BARE = re.compile(r"[^\s,:{}\[\]\"'`~<]+")
@@ -400,6 +418,13 @@ _BARE_VALUE = re.compile(r"[^,{}\[\]\"\n`~<]+")
 _IN_TUPLE = re.compile(r"[^\s,:{}()\[\]\"'`~<]+")
 _IN_TUPLE_VALUE = re.compile(r"[^,{}()\[\]\"\n`~<]+")
 _FOREIGN = {**PYTHON_WORDS, "undefined": "null", "NaN": "null", "Infinity": "null", "-Infinity": "null"}
+
+
+def _is_plain(word: str) -> bool:
+    """True if a word is a number or a constant."""
+    return word in JSON_WORDS or word in _FOREIGN or JSON_NUMBER.fullmatch(word) is not None
+
+
 _OPERATOR = re.compile(r"[ \t]*(?:[*%]|/(?![/*])|[-+][ \t])")
 _BEFORE_OPERATOR = frozenset(" \t*%/")
 _INDEX = re.compile(r"[\[\]]+")
@@ -419,7 +444,10 @@ class JsonReader(StringReader):
         self._ends = ends
 
     def space(self, sink: list[str] | None = None, *, comments: bool = True) -> Steps[str]:
-        """Read white space and comments; return the next character, "" at the end. White space is appended to ``sink``."""
+        """Read white space and comments; return the next character, "" at the end. White space is appended to ``sink``.
+
+        White space that is written as in a string counts too.
+        """
         source = self.source
         pattern = _QUOTED_SPACE if self.in_blockquote else _SPACE
         while True:
@@ -435,8 +463,15 @@ class JsonReader(StringReader):
                 if sink is not None:
                     sink.append(found.group().replace(">", "") if self.in_blockquote else found.group())
                 source.pos = found.end()
+            elif char == "\\" and (yield from self._is_escaped_space()):
+                self.note("escaped_space")
+                source.pos += 2
             elif char != "/" or not comments or not (yield from self._comment()):
                 return char
+
+    def _is_escaped_space(self) -> Steps[bool]:
+        """True if the backslash at ``pos`` and a letter stand for white space: no word follows that they could belong to."""
+        return (yield from self.source.char(1)) in ("n", "r", "t") and not (yield from self.source.char(2)).isalpha()
 
     def _comment(self) -> Steps[bool]:
         source = self.source
@@ -465,8 +500,9 @@ class JsonReader(StringReader):
     def value(self, sink: list[str], types: ToolTypes | None = None) -> Steps[None]:
         """Read one value, appending its JSON to ``sink``; raises Truncated at the end of the text.
 
-        If the end of the block around it is known (``stops``, ``fenced``), raises MalformedCall for what can only be repaired by
-        inventing something: a string, a key or a value that is missing or breaks off, a word in place of a member.
+        If it can only be repaired by inventing something, it is read to its end, so that no marker in its strings is taken for
+        one; then raises MalformedCall, or BrokenValue if the end of the block around it is not known (``stops``, ``fenced``) and
+        no call is committed.
 
         ``types``: the value is the arguments of such a tool; members whose schema wants a list or an object may be strings that
         hold one.
@@ -474,7 +510,7 @@ class JsonReader(StringReader):
         source = self.source
         nesting = Nesting(sink, self.note)
         member = ""
-        word = False
+        word = broken = False
         tuples: set[int] = set()  # the depths whose open bracket is a parenthesis
         while not nesting.complete:
             # Skip the generator where there is no white space: a value has many tokens.
@@ -482,24 +518,30 @@ class JsonReader(StringReader):
                 char = yield from self.space(nesting.gap)
                 if not char:
                     raise Truncated
-            word = word and nesting.due == COLON
-            if word and self.bounded and char not in ":=":
-                raise MalformedCall
-            if self._may_end(char) and (yield from self.at_end()):
-                if self.bounded and nesting.lacks_value:
-                    raise MalformedCall
+            ends = self._may_end(char) and (yield from self.at_end())
+            is_word, word = word and nesting.due == COLON, False
+            if (nesting.lacks_value and (ends or char in _AFTER_VALUE)) or (is_word and char not in ":="):
+                if not nesting.depth:
+                    raise self._broken()
+                broken, nesting.due = True, COMMA
+                nesting.sink = sink = []
+            if ends:
                 nesting.end()
+            elif char == "<" and nesting.due == COMMA and (token := (yield from QUOTE_TOKENS.at(source))):
+                self.note("stray_character")
+                source.pos += len(token)
             elif char in "}])":
                 source.pos += nesting.close("]" if char == ")" else char)
             elif nesting.consume(char):
                 source.pos += 1
             elif nesting.due == KEY:
                 nesting.write_gap()
-                word = char not in QUOTES
+                word = not (yield from self.at_quote())
                 if types is not None and nesting.depth == 1:
                     member = yield from self._member_key(sink)
                 else:
-                    yield from self.key(sink)
+                    yield from self.key(sink, streamed=not broken)
+                broken |= word and "\\" in sink[-1]
                 nesting.due = COLON
             elif char in "{[(":
                 source.pos += 1
@@ -510,13 +552,15 @@ class JsonReader(StringReader):
                     tuples.add(nesting.depth)
             else:
                 nesting.write_gap()
-                if char not in QUOTES:
+                if not (yield from self.at_quote()):
                     yield from self._word(sink, in_tuple=nesting.depth in tuples)
                 elif types is not None and nesting.depth == 1 and member in types.unquoted:
                     yield from self._member_string(sink, member, types)
                 else:
-                    yield from self.string(sink)
+                    yield from self.string(sink, streamed=not broken)
                 nesting.end_value()
+        if broken:
+            raise self._broken()
 
     def _member_key(self, sink: list[str]) -> Steps[str]:
         """Read a key; return its text."""
@@ -535,11 +579,6 @@ class JsonReader(StringReader):
         if value != text:
             self.note("json_in_string")
         sink.append(value)
-
-    @property
-    def bounded(self) -> bool:
-        """True if the end of the block around the value is known."""
-        return self.fenced or self.stops is not None
 
     def breaks_off(self) -> Steps[bool]:
         """Read the value at ``pos``; return True if it is broken up to the end of its block."""
@@ -573,8 +612,8 @@ class JsonReader(StringReader):
 
     def key(self, sink: list[str], *, streamed: bool = True) -> Steps[None]:
         """Read a key: a string in any quotes, or a bare word. ``streamed`` as in ``string``."""
-        char = yield from self.space()
-        if char in QUOTES:
+        yield from self.space()
+        if (yield from self.at_quote()):
             yield from self.string(sink, streamed=streamed)
             return
         word = yield from self._read_run(_BARE)
@@ -607,6 +646,9 @@ class JsonReader(StringReader):
         """Read a number, a constant, or bare text, which becomes a string."""
         word = yield from self._read_run(_IN_TUPLE if in_tuple else _BARE)
         self._raise_if_at_end()
+        if "\\" in word and _is_plain(bare := _ESCAPED_SPACE.sub("", word)):
+            self.note("escaped_space")
+            word = bare
         operand = False
         if word in JSON_WORDS or JSON_NUMBER.fullmatch(word):
             following = self.source.buf[self.source.pos]
@@ -639,6 +681,11 @@ class JsonReader(StringReader):
         number = arithmetic_json(text) if operand or "*" in text else None
         self.note("unquoted_string" if number is None else "arithmetic")
         sink.append(json.dumps(text) if number is None else number)
+
+    def at_quote(self) -> Steps[bool]:
+        """True if a string begins at ``pos``."""
+        char = yield from self.source.peek()
+        return char in QUOTES or (char == "<" and bool((yield from QUOTE_TOKENS.at(self.source))))
 
     def _is_operand(self) -> Steps[bool]:
         """True if an operator follows the number before ``pos``."""

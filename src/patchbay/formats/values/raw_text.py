@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -33,28 +35,29 @@ def read_text(
     sink: list[str],
     end: Callable[[], Steps[Boundary]],
     *,
-    mark: str = "<",
+    marks: str = "<",
     encode: Callable[[str], str] = verbatim,
     lines: bool = False,
 ) -> Steps[None]:
     """Read a text into ``sink``, encoded by ``encode``; raises Truncated if the text ends before its end.
 
-    ``end``: called at each ``mark``; it classifies the position and reads nothing but a closer. ``lines``: a line break before
-    the text, and one behind it, are markup. A line break behind a text without a closer is markup too: it belongs to the next
-    tag.
+    ``end``: called at each of the characters ``marks``; it classifies the position and reads nothing but a closer. ``lines``: a
+    line break before the text, and one behind it, are markup. A line break behind a text without a closer is markup too: it
+    belongs to the next tag.
     """
     if lines:
         lines = (yield from source.peek()) == "\n"
         source.pos += lines
-    fast_argument = _fast_path(mark) if encode is escaped else None
+    next_mark = _search_for(marks)
+    fast_argument = _fast_path(next_mark) if encode is escaped else None
     while True:
         buf, pos = source.buf, source.pos
-        at = buf.find(mark, pos)
-        stop = at if at >= 0 else len(buf)
+        mark = next_mark(buf, pos)
+        stop = mark.start() if mark else len(buf)
         break_held = stop > pos and buf[stop - 1] == "\n"
         if stop - break_held > pos:
             sink.append(encode(buf[pos : stop - break_held]))
-        if at < 0:
+        if mark is None:
             source.pos = stop - break_held
             if source.ended:
                 raise Truncated
@@ -62,14 +65,68 @@ def read_text(
             yield
             source.fast_argument = None
             continue
-        source.pos = at
+        source.pos = stop
         found = yield from end()
         if break_held and not (lines if found is Boundary.CLOSED else found is Boundary.BROKEN):
             sink.append(encode("\n"))
         if found is not Boundary.NONE:
             return
-        sink.append(encode(mark))
+        sink.append(encode(mark[0]))
         source.pos += 1
+
+
+class QuotedCalls:
+    """Calls that a raw text quotes as markup: their openers are counted, and their closers are text.
+
+    ``kind``: spelling of an opener and its closer.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+        self._open_of_kind: Counter[str] = Counter()
+        self._open_values = [0]
+        """Number of open values in the text itself, and in each open call."""
+        self._all_open_values = 0
+
+    @property
+    def any_open(self) -> bool:
+        """True if a quoted call is open."""
+        return bool(self._open)
+
+    def open_call(self, kind: str = "") -> None:
+        """Count the opener of a call, or of markup around calls."""
+        self._open.append(kind)
+        self._open_of_kind[kind] += 1
+        self._open_values.append(0)
+
+    def close_call(self, kind: str = "") -> bool:
+        """Count a closer, and close what is open inside; return False if no quoted call of the kind is open."""
+        if not self._open_of_kind[kind]:
+            return False
+        while self._leave_call() != kind:
+            pass
+        return True
+
+    def _leave_call(self) -> str:
+        kind = self._open.pop()
+        self._open_of_kind[kind] -= 1
+        self._all_open_values -= self._open_values.pop()
+        return kind
+
+    def open_value(self) -> None:
+        """Count the opener of a value."""
+        self._open_values[-1] += 1
+        self._all_open_values += 1
+
+    def close_value(self) -> bool:
+        """Count the closer of a value, and close what is open inside; return False if it closes no quoted value."""
+        if not self._all_open_values:
+            return False
+        while not self._open_values[-1]:
+            self._leave_call()
+        self._open_values[-1] -= 1
+        self._all_open_values -= 1
+        return True
 
 
 def start_text_call(calls: CallSink, name: str, key: str) -> list[str]:
@@ -85,9 +142,13 @@ def end_text_call(calls: CallSink, pieces: list[str]) -> None:
     calls.end()
 
 
-def _fast_path(mark: str) -> Callable[[str], str | None]:
-    """Return the fast path for chunks without ``mark``, and without a line break at the end that may be markup."""
-    return lambda chunk: None if mark in chunk or chunk[-1] == "\n" else json_string(chunk)[1:-1]
+def _search_for(marks: str) -> Callable[..., re.Match[str] | None]:
+    return re.compile("|".join(map(re.escape, marks))).search
+
+
+def _fast_path(next_mark: Callable[[str], object]) -> Callable[[str], str | None]:
+    """Return the fast path for chunks without a mark, and without a line break at the end that may be markup."""
+    return lambda chunk: None if next_mark(chunk) or chunk[-1] == "\n" else json_string(chunk)[1:-1]
 
 
 _HOLDS_ALL = frozenset({"arguments", "parameters", "properties", "input", "params", "args"})
