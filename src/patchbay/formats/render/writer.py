@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
+from patchbay.formats.parser import parse
 from patchbay.types import ToolCall, ToolResult, ToolSpec
 
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -324,8 +325,6 @@ class FamilyWriter:
         return not self.raw or self._value_markers.raw(text) == text
 
     def _reads_back(self, text: str) -> bool:
-        from patchbay.formats.parser import parse
-
         arguments = {"the_text": text, "another": "x", "the_text_again": text}
         schema = {"type": "object", "properties": {key: {"type": "string"} for key in arguments}}
         # Without a schema, any quoted parameter may be the call's next one.
