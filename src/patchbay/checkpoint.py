@@ -9,10 +9,9 @@ from typing import Any
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS
-from patchbay.formats.checkpoint.declared_format import template_format
-from patchbay.formats.checkpoint.detect import recognise
-from patchbay.formats.checkpoint.user_format import user_format
+from patchbay.formats.detect import recognise
 from patchbay.formats.spec import Format
+from patchbay.formats.user_format import user_format
 
 _FILES = ("tokenizer_config.json", "chat_template.json", "chat_template.jinja", "tokenizer.json")
 """Files read in a folder, in order of precedence."""
@@ -22,7 +21,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 def load_format(path: str | os.PathLike[str]) -> Format:
-    """Load the format in a file: a user's own (``.toml``), or the one that a checkpoint's file or folder declares or shows.
+    """Load the format in a file: a user's own (``.toml``), or the one that a checkpoint's file or folder shows.
 
     Use it in place of a format's name: ``parse(text, format=load_format("acme.toml"))``. Raises ConfigurationError.
     """
@@ -34,10 +33,6 @@ def load_format(path: str | os.PathLike[str]) -> Format:
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
     found = recognise(read_config(path))
-    if found.problem:
-        raise ConfigurationError(f"{path}: {found.problem}")
-    if found.response_template is not None:
-        return template_format(found.response_template)
     if found.format is None:
         raise ConfigurationError(f"{path} shows no format that is known.")
     return FORMATS[found.format]

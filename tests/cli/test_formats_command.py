@@ -16,11 +16,6 @@ from patchbay.formats import FORMATS
 TEMPLATE = (
     "<tool_call>{}</tool_call>{% if add_generation_prompt %}<A>{% if thinking %}<think>{% else %}</think>{% endif %}{% endif %}"
 )
-DECLARED = {
-    "version": 1,
-    "start_anchor": "<A>",
-    "fields": {"content": {}, "tool_calls": {"open": "<c>", "close": "</c>", "content": "json"}},
-}
 
 
 def facts(printed: str) -> dict[str, str]:
@@ -93,24 +88,7 @@ def test_a_chat_template_is_recognised_and_the_finding_explained(patchbay, tmp_p
         "use": "--format hermes",
     } == facts(out)
     status, out, _ = patchbay("formats", "derive", path, "--json")
-    assert (0, "hermes", ["<tool_call>"]) == (status, json.loads(out)["use"], json.loads(out)["evidence"])
-
-
-def test_a_declared_format_is_used_by_its_path(patchbay, tmp_path: Path) -> None:
-    path = written(tmp_path / "tokenizer_config.json", {"chat_template": TEMPLATE, "response_template": DECLARED})
-    status, out, _ = patchbay("formats", "derive", path)
-    assert (0, "declares content (content), tool_calls (calls)", f"--format {path}") == (
-        status, facts(out)["response_template"], facts(out)["use"],
-    )  # fmt: skip
-    outcome = json.loads(patchbay("formats", "derive", path, "--json")[1])
-    assert ({"content": "content", "tool_calls": "calls"}, path) == (outcome["response_template"], outcome["use"])
-
-
-def test_a_declared_format_that_is_wrong_is_explained(patchbay, tmp_path: Path) -> None:
-    path = written(tmp_path / "tokenizer_config.json", {"response_template": {**DECLARED, "fields": {"a": {"opne": 1}}}})
-    status, out, _ = patchbay("formats", "derive", path)
-    assert 1 == status
-    assert facts(out)["response_template"].startswith("unsupported: response_template.fields.a.opne is not known here")
+    assert (0, "hermes", ["<tool_call>"]) == (status, json.loads(out)["format"], json.loads(out)["evidence"])
 
 
 def test_files_of_a_folder_are_combined(patchbay, tmp_path: Path) -> None:
@@ -131,7 +109,7 @@ def test_unrecognised_template_exits_1(patchbay, tmp_path: Path) -> None:
     assert (1, "none recognised") == (status, facts(out)["format"])
     assert (1, None) == (
         patchbay("formats", "derive", path, "--json")[0],
-        json.loads(patchbay("formats", "derive", path, "--json")[1])["use"],
+        json.loads(patchbay("formats", "derive", path, "--json")[1])["format"],
     )
 
 
@@ -212,16 +190,13 @@ def test_a_format_in_a_file_is_used_from_python(tmp_path: Path) -> None:
 
 def test_a_file_is_loaded_as_the_format_it_declares_or_shows(tmp_path: Path) -> None:
     assert "own" == load_format(Path(written(tmp_path / "own.toml", OWN))).name
-    declared = load_format(Path(written(tmp_path / "tokenizer_config.json", {"response_template": DECLARED})))
-    assert ("<c>",) == declared.wrappers[0].openers
     assert FORMATS["hermes"] is load_format(Path(written(tmp_path / "chat_template.jinja", TEMPLATE)))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("own.toml", OWN + "opne = 1", r"own\.toml: calls\[0\]\.opne is not known here"),
-        ("a.json", {"response_template": {}}, r"a\.json: response_template\.start_anchor is missing"),
+        ("own.toml", OWN + "opne = 1", r"own\.toml: calls\[0\]: object contains unknown field `opne`"),
         ("a.json", {"chat_template": ""}, r"a\.json shows no format that is known"),
         ("a.json", "{", r"^\S*a\.json is no JSON"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.formats import FORMATS
-from patchbay.formats.checkpoint.model_names import KNOWN, format_of
+from patchbay.formats.model_names import KNOWN, format_of
 
 
 def test_every_row_names_a_catalog_format() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
-from patchbay.formats.checkpoint.detect import (
+from patchbay.formats.detect import (
     RULES,
     Reasoning,
     Recognition,
@@ -19,8 +19,6 @@ from patchbay.formats.checkpoint.detect import (
     recognise_template,
     template_texts,
 )
-
-TEMPLATE = {"start_anchor": "<|a|>", "fields": {"content": {}}}
 
 
 def test_every_rule_names_a_catalog_format() -> None:
@@ -110,13 +108,6 @@ def test_vocabulary_identifies_the_format_if_the_template_does_not(config: dict[
 
 def test_token_shared_by_families_is_not_evidence() -> None:
     assert None is recognise({"additional_special_tokens": ["<tool_call>", "<｜tool▁sep｜>", "<|python_tag|>"]}).format
-
-
-def test_a_declared_template_is_read_and_one_that_is_wrong_is_explained() -> None:
-    assert recognise({"response_template": TEMPLATE}).response_template is not None
-    found = recognise({"response_template": {**TEMPLATE, "fields": 1}, "chat_template": "<|channel>"})
-    assert (None, "gemma4") == (found.response_template, found.format)
-    assert found.problem.startswith("response_template.fields must be a table")
 
 
 def test_empty_template_has_no_finding() -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from patchbay import parse
 from patchbay.errors import ConfigurationError
-from patchbay.formats import Format
-from patchbay.formats.checkpoint.declarations import Match
-from patchbay.formats.checkpoint.declared_format import FieldRegions
-from patchbay.formats.checkpoint.response_template import Field, ReadCall
-from patchbay.formats.checkpoint.user_format import user_format
+from patchbay.formats import user_format as user
 from patchbay.formats.spec import ReasoningMarkers, Wrapper, first_part, last_part
+from patchbay.formats.user_format import user_format
+
+from .cuts import read
+from .test_work import RATIO, Work
 
 SMALL = """
 name = "acme"
@@ -70,20 +71,7 @@ def test_complete_file_becomes_a_catalog_row() -> None:
     ) == row.reasoning_markers
 
 
-def only_field(row: Format) -> Field:
-    """The one kind of region that no marker of a row describes."""
-    assert isinstance(row.regions, FieldRegions)
-    (field,) = row.regions.fields
-    return field
-
-
-def test_own_keys_are_read() -> None:
-    field = only_field(user_format(SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n'))
-    assert [ReadCall("f", '{"a": 1}', None), ReadCall("g", "{}", None)] == field.calls(
-        '[{"do": "f", "with": {"these": {"a": 1}}}, {"do": "g", "with": {"these": {}}}]', {}
-    )
-    assert [ReadCall("f", '{"a": 1}', None)] == field.calls('{"do": "f", "with": {"these": {"a": 1}}}', {})
-
+KEYED = SMALL + 'close = "</acme:call>"\nname_key = "do"\narguments_key = "with.these"\n'
 
 TAGS = """
 name = "acme"
@@ -98,56 +86,87 @@ parameter_end = "</set>"
 """
 
 
-def test_calls_as_tags_are_read() -> None:
-    row = user_format(TAGS)
-    field = only_field(row)
-    assert field.open is not None
-    assert Match(18, {"name": "get.it"}) == field.open.match('<do what="get.it">', 0)
-    assert [ReadCall("get.it", '{"a": "\\n1\\n", "b": "x"}', {"a": "\n1\n", "b": "x"})] == field.calls(
-        "<set a>\n1\n</set> <set b>x</set>", {"name": "get.it"}
-    )
-    assert ("<calls>", "</calls>") == row.control_tokens
+def spec(name: str, **properties: object) -> dict[str, object]:
+    function = {"name": name, "description": "", "parameters": {"type": "object", "properties": properties}}
+    return {"type": "function", "function": function}
+
+
+TOOLS = [spec("f", a={"type": "string"}, n={"type": "integer"}), spec("g")]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "content", "calls"),
+    [
+        (KEYED, 'Yes. <acme:call>{"do": "f", "with": {"these": {"n": 1}}}</acme:call>', "Yes. ", [("f", {"n": 1})]),
+        (KEYED, '<acme:call>[{"do": "f", "with": {"these": {"n": 1}}}, {"do": "g"}]', None, [("f", {"n": 1}), ("g", {})]),
+        (KEYED, """<acme:call>{'do': 'f', 'with': {'these': {'a': '</acme:call>'}}}</acme:call>""", None, [("f", {"a": "</acme:call>"})]),
+        (KEYED, '<acme:call>{"do": "h", "with": {}}</acme:call>', '<acme:call>{"do": "h", "with": {}}</acme:call>', []),
+        (KEYED, "<acme:call>{}</acme:call>", "<acme:call>{}</acme:call>", []),
+        (TAGS, '<calls><do what="f"><set a>\n1\n</set> <set n>2</set></do></calls>', None, [("f", {"a": "\n1\n", "n": 2})]),
+        (TAGS, '<do what="g"></do><do what="f"><set a><do what="g"></do></set></do>', None, [("g", {}), ("f", {"a": '<do what="g"></do>'})]),
+        (TAGS, 'I <do what="f\n it.', 'I <do what="f\n it.', []),
+        (TAGS, 'I <do what="h"></do> it.', 'I <do what="h"></do> it.', []),
+    ],
+)  # fmt: skip
+def test_own_notations_are_read_in_any_pieces(file: str, text: str, content: str | None, calls: list[object]) -> None:
+    reply = read(text, TOOLS, format=user_format(file))
+    assert (content, calls, ()) == (reply.content, [(call.name, call.arguments) for call in reply.tool_calls], reply.incomplete)
+
+
+def test_own_notations_are_read_without_tools() -> None:
+    (call,) = parse('<do what="get.it"><set n>2</set></do>', format=user_format(TAGS)).tool_calls
+    assert ("get.it", {"n": "2"}) == (call.name, call.arguments)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [(KEYED, '<acme:call>{"do": "f", "with": {'), (KEYED, '<acme:call>{"do": "f", "with"}'), (TAGS, '<do what="f"><set a>1</se')],
+)
+def test_a_broken_call_is_incomplete(file: str, text: str) -> None:
+    reply = read(text, TOOLS, format=user_format(file))
+    assert (None, (), [text]) == (reply.content, reply.tool_calls, [call.raw for call in reply.incomplete])
 
 
 @pytest.mark.parametrize(("trim", "expected"), [("none", "\n  x\n"), ("line", "  x"), ("space", "x")])
 def test_trim_option_defines_which_whitespace_is_markup(trim: str, expected: str) -> None:
-    field = only_field(user_format(TAGS + f'trim = "{trim}"\n'))
-    (call,) = field.calls("<set a>\n  x\n</set>", {"name": "f"})
-    assert {"a": expected} == call.raw
+    (call,) = parse('<do what="f"><set a>\n  x\n</set></do>', format=user_format(TAGS + f'trim = "{trim}"\n')).tool_calls
+    assert {"a": expected} == call.arguments
+
+
+@pytest.mark.parametrize("text", ['<do what="' * 40, '<do what="f"><set a>' * 40, '<acme:call>{"do": ' * 40, "<acme:call>[" * 40])
+def test_hostile_text_costs_linear_work(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = user_format(TAGS if text.startswith("<do") else KEYED)
+    for cut in (0, 7):
+        assert Work(monkeypatch).growth(text, text * 10, cut, format=row) < RATIO
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("name = ", "The format file is not TOML"),
-        ("", "name is missing"),
-        ('name = "My Format"\n', "name is 'My Format': use lower-case"),
-        ('name = "hermes"\n', "name is 'hermes', which is a format that is there already"),
-        ('name = "auto"\n', "name is 'auto', which is a format that is there already"),
-        ('name = "acme"\n', "calls is missing"),
-        ('name = "acme"\ncalls = 3\n', "calls must be a table or a list of tables, not a number"),
-        ('name = "acme"\n[[calls]]\n', r"calls\[0\]\.open is missing"),
-        (SMALL.replace("open", "opne"), r"calls\[0\]\.opne is not known here \(did you mean 'open'\?\)"),
-        (TAGS.replace("call =", "cal ="), r"calls\[0\]\.cal is not known here \(did you mean 'call'\?\)"),
-        (SMALL.replace("name", "nmae"), r"nmae is not known here \(did you mean 'name'\?\)"),
-        (SMALL + "[[reasoning]]\nopen = '<p>'\ncloze = 'x'\n", r"reasoning\[0\]\.cloze is not known here"),
-        (SMALL + "colse = 'x'\n", r"calls\[0\]\.colse is not known here \(did you mean 'close'\?\)"),
-        (SMALL + "close = 3\n", r"calls\[0\]\.close must be text or a list of texts"),
-        (SMALL + "leads = ['']\n", r"calls\[0\]\.leads must be text or a list of texts, none of them empty"),
-        (SMALL.replace("<acme:call>", " "), r"calls\[0\]\.open is white space"),
-        (SMALL + "body = 'yaml'\n", r"calls\[0\]\.body is 'yaml', which is not one of json, named, python, tags"),
-        (SMALL + "separators = 'x'\n", r"calls\[0\]\.separators is not known here"),
-        (SMALL + "body = 'named'\n", r"calls\[0\]\.separators is missing"),
-        (SMALL + "body = 'named'\nseparators = 'x'\nname_is = 'middle'\n", "which is not one of first, last"),
-        (SMALL + "name_key = 'do'\n", r"calls\[0\]\.close is missing"),
-        (SMALL + "close = 'x'\nname_key = 'a b'\n", r"calls\[0\]\.name_key is 'a b': use letters"),
-        (TAGS.replace("{name}", "x"), r"calls\[0\]\.call is .* it must hold \{name\} once"),
-        (TAGS.replace("<set {key}>", "{key}>"), r"calls\[0\]\.parameter is .* it must hold \{key\} once"),
-        (TAGS.replace('call_end = "</do>"', ""), r"calls\[0\]\.call_end is missing"),
-        (TAGS.replace('parameter_end = "</set>"', ""), r"calls\[0\]\.parameter_end is missing"),
-        (SMALL + "[[reasoning]]\nopen = '<p>'\n", r"reasoning\[0\]\.close is missing"),
-        (SMALL + "[[reasoning]]\nopen = '<p>'\nclose = 'x'\nloud = true\n", r"reasoning\[0\]\.loud is not known here"),
-        ("drops = ''\n" + SMALL, r"drops is not known here \(did you mean 'drop'\?\)"),
+        ("", "required field `name`"),
+        (SMALL.replace("acme", "My Format", 1), "name: expected `str` matching"),
+        (SMALL.replace("acme", "hermes", 1), "name: 'hermes' is a format that is there already"),
+        (SMALL.replace("acme", "auto", 1), "name: 'auto' is a format that is there already"),
+        ('name = "acme"\n', "required field `calls`"),
+        ('name = "acme"\ncalls = []\n', "calls: is empty"),
+        ('name = "acme"\ncalls = 3\n', "calls: must be a table or a list of tables"),
+        ('name = "acme"\n[[calls]]\n', r"calls\[0\]: object missing required field `open`"),
+        (SMALL.replace("open", "opne"), r"calls\[0\]: object contains unknown field `opne`"),
+        (SMALL + "close = 3\n", r"calls\[0\]\.close: expected `str \| array \| null`, got `int`"),
+        (SMALL + "leads = ['']\n", r"calls\[0\]\.leads\[0\]: expected `str` matching"),
+        (SMALL.replace("<acme:call>", " "), r"calls\[0\]\.open: expected `str` matching"),
+        (SMALL + "body = 'yaml'\n", r"calls\[0\]\.body: 'yaml' is not one of json, named, python, tags"),
+        (SMALL + "separators = 'x'\n", r"calls\[0\]: object contains unknown field `separators`"),
+        (SMALL + "body = 'named'\n", r"calls\[0\]: object missing required field `separators`"),
+        (SMALL + "body = 'named'\nseparators = 'x'\nname_is = 'middle'\n", r"calls\[0\]\.name_is: invalid enum value"),
+        (SMALL + "name_key = 'do'\n", r"calls\[0\]\.close: nothing else says"),
+        (SMALL + "close = 'x'\nname_key = 'a b'\n", r"calls\[0\]\.name_key: expected `str` matching"),
+        (TAGS.replace("{name}", "x"), r"calls\[0\]\.call: expected `str` matching"),
+        (TAGS.replace("<set {key}>", "{key}>"), r"calls\[0\]\.parameter: expected `str` matching"),
+        (TAGS.replace('call_end = "</do>"', ""), r"calls\[0\]: object missing required field `call_end`"),
+        (SMALL + "[[reasoning]]\nopen = '<p>'\n", r"reasoning\[0\]: object missing required field `close`"),
+        ("drops = ''\n" + SMALL, "object contains unknown field `drops`"),
     ],
 )
 def test_error_in_a_file_names_its_path(text: str, message: str) -> None:
@@ -165,7 +184,6 @@ def test_documented_files_are_valid() -> None:
 
 def test_the_documentation_names_every_field() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    source = (Path(__file__).parents[2] / "src/patchbay/formats/checkpoint/user_format.py").read_text(encoding="utf-8")
-    taken = set(re.findall(r"""(?:declared|_markers|_tag_pattern|texts?|flag|one_of)\((?:declared, )?"(\w+)\"""", source))
-    assert {"open", "separators", "parameter_end", "anywhere"} <= taken
-    assert [] == sorted(key for key in taken if f"`{key}`" not in text and f"`{key} = " not in text)
+    keys = {key for table in (user.FormatFile, user.ReasoningTable, *user.CALLS.values()) for key in table.__struct_fields__}
+    assert {"open", "separators", "parameter_end", "anywhere"} <= keys
+    assert [] == sorted(key for key in keys if f"`{key}`" not in text and f"`{key} = " not in text and f"`[[{key}]]`" not in text)

@@ -15,11 +15,11 @@ from patchbay.cli.serving import load_format
 from patchbay.cli.terminal import print_json
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS, choose
-from patchbay.formats.checkpoint.declared_format import FieldRegions
-from patchbay.formats.checkpoint.detect import Reasoning, Recognition, recognise
-from patchbay.formats.checkpoint.model_names import KNOWN, ModelHint, format_of
+from patchbay.formats.detect import Reasoning, Recognition, recognise
+from patchbay.formats.model_names import KNOWN, ModelHint, format_of
 from patchbay.formats.render import WRITERS, render_calls
 from patchbay.formats.spec import Format
+from patchbay.formats.user_format import CustomRegions
 from patchbay.types import ToolCall
 
 _EXAMPLE = ToolCall("call_1", "get_weather", '{"city": "Paris", "days": 3}')
@@ -143,12 +143,11 @@ def derive(
       patchbay formats derive ./my-checkpoint --json
     """  # fmt: skip
     found = recognise(read_config(path))
-    use = str(path) if found.response_template is not None else found.format
     if as_json:
-        print_json(_recognition_json(found, use), ensure_ascii=False)
+        print_json(_recognition_json(found), ensure_ascii=False)
     else:
-        _print_facts(_checkpoint_facts(path, found, use))
-    if use is None:
+        _print_facts(_checkpoint_facts(path, found))
+    if found.format is None:
         raise typer.Exit(1)
 
 
@@ -170,11 +169,8 @@ def _first_marker(row: Format) -> str:
 
 
 def _openers(row: Format) -> list[str]:
-    declared = row.regions.fields if isinstance(row.regions, FieldRegions) else ()
-    return [
-        *(opener for wrapper in row.wrappers for opener in wrapper.openers),
-        *(start for field in declared if field.role == "calls" and field.open for start in field.open.starts),
-    ]
+    own = row.regions.markers if isinstance(row.regions, CustomRegions) else ()
+    return [*(opener for wrapper in row.wrappers for opener in wrapper.openers), *own]
 
 
 def _writes(row: Format) -> bool:
@@ -201,37 +197,26 @@ def _reasoning(hint: ModelHint) -> str:
     return "yes, opened by the prompt" if hint.reasoning_prefilled else "yes"
 
 
-def _recognition_json(found: Recognition, use: str | None) -> dict[str, Any]:
-    template = found.response_template
+def _recognition_json(found: Recognition) -> dict[str, Any]:
     return {
-        "use": use,
         "format": found.format,
         "source": found.source or None,
         "evidence": list(found.evidence),
         "rule": found.rule or None,
         "reasoning": [asdict(reasoning) for reasoning in found.reasoning],
-        "response_template": None if template is None else {field.name: field.role for field in template.fields},
-        "problem": found.problem or None,
     }
 
 
-def _checkpoint_facts(path: Path, found: Recognition, use: str | None) -> dict[str, str]:
-    declared = found.response_template
-    template = ""
-    if declared is not None:
-        template = "declares " + ", ".join(f"{field.name} ({field.role})" for field in declared.fields)
-    elif found.problem:
-        template = f"unsupported: {found.problem}"
+def _checkpoint_facts(path: Path, found: Recognition) -> dict[str, str]:
     row = FORMATS.get(found.format or "")
     return {
         "checkpoint": str(path),
-        "response_template": template,
-        "format": found.format or ("none recognised" if declared is None else ""),
+        "format": found.format or "none recognised",
         "source": found.source if found.format else "",
         "rule": found.rule,
         "families": "; ".join(row.families) if row else "",
         "reasoning": "; ".join(map(_describe, found.reasoning)),
-        "use": f"--format {use}" if use is not None else "--format auto, which detects it from the text",
+        "use": f"--format {found.format}" if found.format is not None else "--format auto, which detects it from the text",
     }
 
 

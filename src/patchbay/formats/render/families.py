@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from patchbay.formats.catalog import choose
-from patchbay.formats.checkpoint.model_names import format_of
+from patchbay.formats.model_names import format_of
 from patchbay.formats.render.fenced import FencedWriter
 from patchbay.formats.render.json_styles import BARE, JSON_TAGS, NAMED
 from patchbay.formats.render.python_styles import GEMMA, PYTHON_CALLS

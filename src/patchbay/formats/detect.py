@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS
-from patchbay.formats.checkpoint.declarations import kind_of
-from patchbay.formats.checkpoint.response_template import ResponseTemplate, response_template
 from patchbay.formats.spec import ReasoningMarkers
 
 UNKNOWN = "\0"
@@ -283,9 +281,6 @@ class Recognition:
     """Result of detection. ``format`` None: nothing found.
 
     ``source``: where. ``evidence``: the markers. ``rule``: the rule that applied.
-
-    With a ``response_template`` the checkpoint declares its format itself, and ``format`` is what its chat template looks like.
-    ``problem``: why a declared ``response_template`` cannot be used.
     """
 
     format: str | None = None
@@ -293,8 +288,6 @@ class Recognition:
     evidence: tuple[str, ...] = ()
     rule: str = ""
     reasoning: tuple[Reasoning, ...] = ()
-    response_template: ResponseTemplate | None = None
-    problem: str = ""
 
 
 def recognise(config: Mapping[str, object]) -> Recognition:
@@ -303,20 +296,14 @@ def recognise(config: Mapping[str, object]) -> Recognition:
     The chat template may be a text or a list of named ones, of which the one for tools comes first. Raises ConfigurationError if
     it is neither.
     """
-    declared, problem = None, ""
-    if config.get("response_template") is not None:
-        try:
-            declared = response_template(config["response_template"])
-        except ConfigurationError as error:
-            problem = str(error)
     found = Recognition()
     for name, source in _templates(config.get("chat_template")):
         found = recognise_template(source, name)
         if found.format is not None:
             break
     if found.format is None:
-        found = replace(_by_vocabulary(config), reasoning=found.reasoning)
-    return replace(found, response_template=declared, problem=problem)
+        return replace(_by_vocabulary(config), reasoning=found.reasoning)
+    return found
 
 
 def recognise_template(source: str, name: str = "chat template") -> Recognition:
@@ -369,7 +356,7 @@ def _templates(value: object) -> Iterator[tuple[str, str]]:
     entries = value if isinstance(value, list) else []
     named = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, Mapping)]
     if not isinstance(value, list) or len(named) != len(entries):
-        raise ConfigurationError(f"chat_template must be text or a list of named templates, not {kind_of(value)}.")
+        raise ConfigurationError(f"chat_template must be text or a list of named templates, not {type(value).__name__}.")
     for name, template in sorted(named, key=lambda one: one[0] != "tool_use"):
         if not isinstance(name, str) or not isinstance(template, str):
             raise ConfigurationError("chat_template must be text or a list of tables, each with 'name' and 'template'.")
