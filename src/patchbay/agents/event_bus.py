@@ -98,16 +98,15 @@ class _Subscription:
 class EventBus:
     """Delivers events to subscribers by topic. ``queue_size`` events may wait for one handler; further ones become dead letters.
 
-    Stores the last ``history_size`` events for ``replay``, and the last ``dead_letter_size`` dead letters.
+    Stores the last ``dead_letter_size`` dead letters.
     """
 
-    def __init__(self, history_size: int = 1000, dead_letter_size: int = 500, *, queue_size: int = 1000) -> None:
+    def __init__(self, dead_letter_size: int = 500, *, queue_size: int = 1000) -> None:
         if queue_size < 1:
             raise ConfigurationError(f"queue_size must be at least 1, not {queue_size!r}.")
         self._queue_size = queue_size
         self._subscriptions: list[_Subscription] = []
         self._matching: dict[str, tuple[_Subscription, ...]] = {}
-        self._history: deque[_StoredEvent] = deque(maxlen=history_size)
         self._dead_letters: deque[DeadLetter] = deque(maxlen=dead_letter_size)
         self._guard = threading.Lock()  # loops of several threads may publish
         self._counts = {"published": 0, "delivered": 0, "failed": 0, "dropped": 0}
@@ -140,7 +139,6 @@ class EventBus:
         queued = 0
         with self._guard:
             self._counts["published"] += 1
-            self._history.append(stored)
             for subscription in self._listeners(event.type):
                 if len(subscription.queue) < self._queue_size:
                     subscription.queue.append(stored)
@@ -165,24 +163,12 @@ class EventBus:
                 return
             await asyncio.wait(tasks)
 
-    async def replay(self, handler: Handler, event_type: str | None = None, last_n: int | None = None) -> int:
-        """Call ``handler`` with past events, the oldest first; return the number of those that it handled without raising.
-
-        ``event_type`` is a pattern as in ``subscribe`` (None: all), ``last_n`` limits the matching events.
-        """
-        with self._guard:
-            past = [stored for stored in self._history if event_type is None or _matches(event_type, stored.type)]
-        if last_n is not None:
-            past = past[-last_n:] if last_n > 0 else []
-        return sum([await self._deliver(handler, None, stored) for stored in past])
-
     def get_stats(self) -> dict[str, int]:
-        """Return counts: published, delivered, failed, dropped; waiting, history_size, dead_letter_size, subscriptions."""
+        """Return counts: published, delivered, failed, dropped; waiting, dead_letter_size, subscriptions."""
         with self._guard:
             return {
                 **self._counts,
                 "waiting": sum(len(subscription.queue) for subscription in self._subscriptions),
-                "history_size": len(self._history),
                 "dead_letter_size": len(self._dead_letters),
                 "subscriptions": len(self._subscriptions),
             }

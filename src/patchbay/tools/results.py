@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import json
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import timedelta
@@ -156,8 +155,6 @@ def _json(value: Any) -> str:
 
 def _text(value: Any) -> str:
     try:
-        if write_markup := _markup_writer(value):
-            return str(write_markup(value, encoding="unicode"))
         kind: Any = type(value)
         if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
             return f"{value!r} (note: {kind.__name__} has no text form, so its contents are not shown)"
@@ -236,23 +233,15 @@ def _converted(value: Any) -> Any:
     if iso := _method(value, "isoformat"):
         return iso()
     if (to_dict := _method(value, "to_dict")) and hasattr(value, "iloc"):  # pandas
-        return _frame(value, to_dict) if hasattr(value, "columns") else _series(value, to_dict)
+        return to_dict(orient="split") if hasattr(value, "columns") else to_dict()
     if convert := next(filter(None, (_method(value, name) for name in _LIST_METHODS)), None):
         return convert()
-    if _markup_writer(value):
-        return _UNKNOWN
     if (keys := _method(value, "keys")) and hasattr(type(value), "__getitem__"):
-        if items := _method(value, "items"):
+        if not (items := _method(value, "items")):
+            return {key: value[key] for key in read_items(keys())}  # sqlite3.Row
+        if hasattr(type(value), "__contains__"):  # not an element of XML, whose items are only its attributes
             return {**_members(items()), **_body(value)}
-        return {key: value[key] for key in read_items(keys())}  # sqlite3.Row
     return _UNKNOWN
-
-
-def _markup_writer(value: Any) -> Callable[..., str] | None:
-    """Return what writes an element of XML (ElementTree, lxml), whose items are only its attributes; None for other values."""
-    if hasattr(value, "tag") and hasattr(value, "tail"):
-        return getattr(sys.modules.get(type(value).__module__), "tostring", None)
-    return None
 
 
 def _method(value: Any, name: str) -> Callable[..., Any] | None:
@@ -274,27 +263,6 @@ def _body(value: Any) -> dict[str, Any]:
         return {}
     content = payload(decode=True)
     return {"payload": payload() if content is None else content}
-
-
-def _frame(frame: Any, to_dict: Callable[..., Any]) -> Any:
-    """Return a DataFrame as records, which include its index if that is more than a row number."""
-    if not frame.columns.is_unique:
-        return to_dict(orient="tight")
-    if not _is_row_numbers(frame.index):
-        try:
-            to_dict = frame.reset_index().to_dict
-        except ValueError:  # a column has the index's name already
-            return to_dict(orient="tight")
-    return to_dict(orient="records")
-
-
-def _series(series: Any, to_dict: Callable[..., Any]) -> Any:
-    """Return a Series by its index; as pairs if a label occurs several times."""
-    return to_dict() if series.index.is_unique else [list(pair) for pair in series.items()]
-
-
-def _is_row_numbers(index: Any) -> bool:
-    return getattr(index, "name", None) is None and list(index) == list(range(len(index)))
 
 
 def _bytes(value: bytes) -> str:
