@@ -43,7 +43,6 @@ def create_app(
     response_days: float = 30.0,
     options: TextOptions | None = None,
     governance: Governance | None = None,
-    oversight: Governance | None = None,
     **text_options: Any,
 ) -> ProxyApp:
     """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
@@ -81,11 +80,9 @@ def create_app(
         response_store=response_store,
         response_days=response_days,
     )
-    if governance is not None or oversight is not None:
-        from patchbay.server.app import GovernedProxy, renamed_oversight  # imports a web framework
+    if governance is not None:
+        from patchbay.server.app import GovernedProxy  # imports a web framework
 
-        governance = renamed_oversight(governance, oversight)
-        assert governance is not None
         return GovernedProxy(settings, _options(options, text_options), governance)
     from patchbay.models.capabilities import Capabilities
     from patchbay.models.exchange import Exchange

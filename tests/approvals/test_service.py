@@ -332,15 +332,6 @@ async def test_unused_decision_expires(url):
         assert other.id != request.id
 
 
-async def test_old_names_work_with_a_warning():
-    service = ApprovalService()
-    with pytest.warns(DeprecationWarning, match="accept_decisions"):
-        service.open_door("http")
-    with pytest.warns(DeprecationWarning, match="channel="), pytest.raises(ApprovalNotFoundError):
-        await service.decide("0123456789ab", "approve", door="http")
-    await service.aclose()
-
-
 async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     """Two processes took up the same run: one of them has to ask again."""
     clock, files = Clock(), Files()
@@ -635,10 +626,3 @@ async def test_slow_watchers_are_dropped(monkeypatch):
             await service.decide(each.id, "approve")
         await asyncio.wait(tasks)
     assert 0 < len(seen) < 10
-
-
-def test_the_former_name_of_the_service_warns():
-    import patchbay.approvals
-
-    with pytest.warns(DeprecationWarning, match="ApprovalService"):
-        assert ApprovalService is patchbay.approvals.ApprovalDesk

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-import patchbay.hooks
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import (
     AfterLLM,
@@ -228,12 +227,3 @@ def test_where_no_approver_is_for_a_tool_its_calls_need_no_approval():
     manager.mount("no", hook(approve_tool=False), tools=["rm"])
     turned = play_turn(manager, [called(), called("rm", '{"path": "x"}', "2")], "done")
     assert [None, "tool_denied"] == turned.codes
-
-
-@pytest.mark.parametrize(
-    ("former", "name"),
-    [("Asked", "PendingCall"), ("Mounted", "RegisteredHook"), ("OwnedTool", "InjectedTool"), ("Trail", "DecisionLog")],
-)
-def test_a_former_name_warns_and_is_the_class(former, name):
-    with pytest.warns(DeprecationWarning, match=name):
-        assert getattr(patchbay.hooks, name) is getattr(patchbay.hooks, former)

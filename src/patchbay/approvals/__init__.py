@@ -6,8 +6,7 @@ service.mount(hooks)
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patchbay._lazy import lazy_exports
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from patchbay.approvals.terminal import TerminalApprover as TerminalApprover
 
 
-__all__, _resolve = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
         "policy": "ApprovalPolicy Rule parse_policy read_policy",
@@ -35,10 +34,3 @@ __all__, _resolve = lazy_exports(
         "terminal": "TerminalApprover",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ApprovalDesk":
-        warnings.warn("ApprovalDesk is ApprovalService now; the old name ends with the next release.", DeprecationWarning, 2)
-        name = "ApprovalService"
-    return _resolve(name)

@@ -12,7 +12,6 @@ import logging
 import re
 import secrets
 import time
-import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
@@ -134,11 +133,6 @@ class ApprovalService:
         """Accept decisions over ``channel`` ("http"). A call that no person can decide is denied at once."""
         self._channels.add(channel)
 
-    def open_door(self, door: str) -> None:
-        """Do what ``accept_decisions`` does, under its old name."""
-        warnings.warn("open_door is accept_decisions now; the old name ends with the next release.", DeprecationWarning, 2)
-        self.accept_decisions(door)
-
     def leave(self) -> None:
         """Prepare for shutdown: requests of runs that are stopped from now on stay pending for the next start."""
         self._leaving = True
@@ -217,7 +211,6 @@ class ApprovalService:
         channel: str = "http",
         digest: str = "",
         arguments: Mapping[str, Any] | None = None,
-        door: str | None = None,
     ) -> ApprovalRequest:
         """Decide a pending request over ``channel``, and return it. ``reason`` is sent to the model, ``by`` is recorded.
 
@@ -227,9 +220,6 @@ class ApprovalService:
         ApprovalConflictError if the request is not pending, or cannot be decided so; InvalidRequestError for an unknown verdict
         or invalid arguments.
         """
-        if door is not None:
-            warnings.warn("door= is channel= now; the old name ends with the next release.", DeprecationWarning, 2)
-            channel = door
         if verdict not in get_args(Verdict):
             raise InvalidRequestError(f"{verdict!r} is not a decision: use one of {', '.join(get_args(Verdict))}.")
         request = await self.get(request_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -157,12 +156,8 @@ class Executor(ExecutorSettings):
         iteration: int = 1,
         agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
-        surroundings: AgentScope | None = None,
     ) -> Batch:
         """Start ``calls`` as a run of their own (see ``Run.start``)."""
-        if surroundings is not None:
-            warnings.warn("surroundings= is agent_scope= now; the old name ends with the next release.", DeprecationWarning, 2)
-            agent_scope = surroundings
         return self.begin(agent_scope=agent_scope, budget=budget).start(calls, messages=messages, iteration=iteration)
 
     async def run(
@@ -174,16 +169,12 @@ class Executor(ExecutorSettings):
         agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
         on_settled: Callable[[ToolExecution], None] | None = None,
-        surroundings: AgentScope | None = None,
     ) -> list[ToolExecution]:
         """Run ``calls`` in parallel and return their executions in call order.
 
         ``on_settled`` gets each the moment it settles; its exceptions are raised here. On an exception or cancellation, the tools
         are stopped and awaited first.
         """
-        if surroundings is not None:
-            warnings.warn("surroundings= is agent_scope= now; the old name ends with the next release.", DeprecationWarning, 2)
-            agent_scope = surroundings
         batch = self.start(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
         try:
             while (event := await batch.next_event()) is not None:

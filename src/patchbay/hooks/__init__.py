@@ -5,8 +5,7 @@ Nothing is imported until a name is used: the executor imports this package, and
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patchbay._lazy import lazy_exports
 
@@ -51,9 +50,7 @@ if TYPE_CHECKING:
     from patchbay.tools.output import ToolOutput as ToolOutput
 
 
-_RENAMED = {"Asked": "PendingCall", "Mounted": "RegisteredHook", "OwnedTool": "InjectedTool", "Trail": "DecisionLog"}
-
-__all__, _resolve = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
         "calls": "DecisionLog PendingCall",
@@ -68,10 +65,3 @@ __all__, _resolve = lazy_exports(
         "patchbay.tools.output": "ToolOutput",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if (now := _RENAMED.get(name)) is not None:
-        warnings.warn(f"{name} is {now} now; the old name ends with the next release.", DeprecationWarning, 2)
-        name = now
-    return _resolve(name)

@@ -6,7 +6,6 @@ across a ``yield`` (law 10); closing the generator stops the model and the tools
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from patchbay.loop.events import (
@@ -37,13 +36,3 @@ __all__ = [
     "relaxed",
     "turn",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "answered":
-        from patchbay.transcript import insert_results
-
-        message = "patchbay.loop.answered is deprecated: use patchbay.transcript.insert_results"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return insert_results
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,7 @@ AudioEvent, TranscriptEvent, ...      events of a session; text, calls and resul
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patchbay._lazy import lazy_exports
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from patchbay.realtime.session import RealtimeSession as RealtimeSession
 
 
-__all__, _resolve = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
         "patchbay.loop": "TextEvent ToolCallEvent ToolProgressEvent ToolResultEvent UserOutputEvent",
@@ -45,10 +44,3 @@ __all__, _resolve = lazy_exports(
         "session": "RealtimeSession",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name == "OfflineSession":
-        warnings.warn("patchbay.realtime.OfflineSession is now ChatSession.", DeprecationWarning, stacklevel=2)
-        name = "ChatSession"
-    return _resolve(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -46,12 +45,6 @@ class Session(ABC):
     @abstractmethod
     def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``."""
-
-    @property
-    def is_told(self) -> bool:
-        """The former name of ``is_synced``."""
-        warnings.warn("is_told is is_synced now; the old name ends with the next release.", DeprecationWarning, 2)
-        return self.is_synced
 
     async def close(self) -> None:
         """Close the session and stop all tools; nothing is left running. Idempotent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from patchbay._lazy import lazy_exports
-from patchbay.server import _moved
 
 if TYPE_CHECKING:
     from patchbay.server.admin_api import MediaApp as MediaApp
@@ -35,5 +34,3 @@ __all__, __getattr__ = lazy_exports(
         "settings": "ChatSettings ProxySettings ToolsSettings",
     },
 )
-
-_moved.register()

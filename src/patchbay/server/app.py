@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -82,12 +81,6 @@ class ToolsApp:
     def max_message_size(self) -> int:
         """Maximum bytes of a WebSocket message; live sessions have a smaller limit of their own."""
         return self._proxy.max_message_size if self._proxy is not None else 0
-
-    @property
-    def oversight(self) -> Governance:
-        """The old name of ``governance``; ends with the next release."""
-        warnings.warn("oversight is governance now; the old name ends with the next release.", DeprecationWarning, 2)
-        return self.governance
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -167,7 +160,6 @@ def create_tools_app(
     governance: Governance | None = None,
     mcp_servers: Iterable[McpServer] | Callable[[], Iterable[McpServer]] = (),
     mcp_pins: Pins | None = None,
-    oversight: Governance | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``.
@@ -178,13 +170,13 @@ def create_tools_app(
     with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions; where
     they are a function that returns the servers, SIGHUP calls it again. Without a token anyone may use the sources of plugins, as
     N.E.K.O's plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
-    each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``oversight`` is the old name of
-    ``governance``. Raises ConfigurationError.
+    each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. Raises
+    ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
     settings = settings or ToolsSettings()
-    governance = renamed_oversight(governance, oversight) or Governance()
+    governance = governance or Governance()
     protect(settings.token)
     dispatcher = CallbackDispatcher(settings)
     health = dispatcher.health
@@ -251,13 +243,6 @@ def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings)
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:
     # The pages of documentation load scripts from other sites.
     return FastAPI(title="Patchbay", version=patchbay.__version__, lifespan=lifespan, docs_url=None, redoc_url=None, **options)
-
-
-def renamed_oversight(governance: Governance | None, oversight: Governance | None) -> Governance | None:
-    """Return ``governance``, or with a DeprecationWarning what was given under its old name."""
-    if oversight is not None:
-        warnings.warn("oversight is governance now; the old name ends with the next release.", DeprecationWarning, 3)
-    return governance if governance is not None else oversight
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

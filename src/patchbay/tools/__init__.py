@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from patchbay.tools.context import AgentScope, Context, Progress, ToolActions, ToolContext, merge_actions
@@ -34,10 +33,3 @@ __all__ = [
     "tool",
     "well_formed",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Surroundings":
-        warnings.warn("patchbay.tools.Surroundings is deprecated: use AgentScope", DeprecationWarning, stacklevel=2)
-        return AgentScope
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -127,12 +126,6 @@ class LLMSessionManager:
         """The sessions (``active``, ``pending``) that do not have the last change, and why."""
         named = {name: each for name in _SESSIONS for each in self._listeners if each.session is getattr(self, name)}
         return {name: why for name, each in named.items() if (why := self._behind(each))}
-
-    @property
-    def untold(self) -> dict[str, str]:
-        """The former name of ``out_of_sync``."""
-        warnings.warn("untold is out_of_sync now; the old name ends with the next release.", DeprecationWarning, 2)
-        return self.out_of_sync
 
     async def prepare(self, session: LiveSession) -> None:
         """Make ``session`` the pending one, and send it the role's tools; one that is not open yet opens with them.

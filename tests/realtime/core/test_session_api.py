@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from patchbay import realtime
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.realtime import ChatSession, ConnectionEvent, IdleEvent, RealtimeSession
 from patchbay.testing import ScriptedModel
@@ -90,10 +89,3 @@ async def test_ended_session_error_does_not_suggest_connecting(kind):
             with pytest.raises(ConfigurationError, match=r"not open any more.*make another one") as caught:
                 await use
             assert "async with" not in str(caught.value)
-
-
-async def test_former_names_warn_and_mean_the_new_ones():
-    with pytest.warns(DeprecationWarning, match="is_synced"):
-        assert ChatSession(ScriptedModel([])).is_told
-    with pytest.warns(DeprecationWarning, match="ChatSession"):
-        assert ChatSession is realtime.OfflineSession

@@ -6,19 +6,8 @@ a provider does not support costs one retry at worst. Dropped keywords that a mo
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 from patchbay.schema.subsets.common import Unsupported
 from patchbay.schema.subsets.gemini import gemini
 from patchbay.schema.subsets.openai import openai, openai_strict, without_added_nulls
 
 __all__ = ["Unsupported", "gemini", "openai", "openai_strict", "without_added_nulls"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Inexpressible":
-        message = "patchbay.schema.subsets.Inexpressible is Unsupported now; the old name ends with the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return Unsupported
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
