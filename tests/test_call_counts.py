@@ -12,7 +12,7 @@ import gc
 import itertools
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
 from typing import Any, Literal, Self
@@ -29,6 +29,7 @@ from patchbay.executor import Executor
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
+from patchbay.models.request_record import RequestRecord
 from patchbay.proxy import create_app
 from patchbay.server import ChatSettings, ToolsSettings, create_tools_app
 from patchbay.testing import ScriptedModel, ScriptedUpstream
@@ -49,6 +50,7 @@ MOST_CALLS = {
     "ask for a reply with a fenced call": 310,
     "pass on a chunk of a stream": 14.0,
     "proxy a request": 460,
+    "proxy a request, with its record": 475,
     "proxy a Responses request with 40 tools": 520,
     "chat on a server with 1,000 tools": 575,
     "chat on a server with 1,000 tools, in text": 600,
@@ -216,7 +218,9 @@ def stream() -> None:
 
 
 @asynccontextmanager
-async def proxy(path: str, body: bytes, called: bytes) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+async def proxy(
+    path: str, body: bytes, called: bytes, observers: Sequence[Callable[[RequestRecord], object]] = ()
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
     """Open a proxy in this process before a real upstream; its answers hold ``called``."""
 
     async def ask() -> None:
@@ -224,6 +228,7 @@ async def proxy(path: str, body: bytes, called: bytes) -> AsyncIterator[Callable
 
     with ScriptedUpstream(lambda _: FENCED) as upstream:
         app = create_app(upstream.url, tools="text")
+        app.observers += observers
         yield ask
         await app.aclose()
 
@@ -327,6 +332,9 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
 """What is done, and by how many its calls are divided."""
 OPENED = {
     "proxy a request": functools.partial(proxy, "/v1/chat/completions", REQUEST, b"tool_calls"),
+    "proxy a request, with its record": functools.partial(
+        proxy, "/v1/chat/completions", REQUEST, b"tool_calls", [lambda record: record.calls]
+    ),
     "proxy a Responses request with 40 tools": functools.partial(proxy, "/v1/responses", RESPONSES_REQUEST, b"function_call"),
     "chat on a server with 1,000 tools": functools.partial(chats, "native"),
     "chat on a server with 1,000 tools, in text": functools.partial(chats, "text"),

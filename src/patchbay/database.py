@@ -299,8 +299,12 @@ class Database:
         return f"{problem} See that it is a SQLite file, or none yet, and that it can be written."
 
     def _make_tables(self, connection: Connection) -> int:
-        """Create missing tables, and return the version of the tables. Any number of processes may do this at once."""
+        """Create missing tables and columns, and return the version of the tables. Any number of processes may do this at once.
+
+        A column that is added must have a default of the database: older versions go on with the same tables.
+        """
         import sqlalchemy
+        from sqlalchemy.schema import CreateColumn
 
         if self.is_postgres:
             connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING_TABLES)))
@@ -312,6 +316,13 @@ class Database:
         )
         versions.create(connection, checkfirst=True)
         self._metadata.create_all(connection)
+        inspector = sqlalchemy.inspect(connection)
+        for table in self._metadata.sorted_tables:
+            names = {each["name"] for each in inspector.get_columns(table.name)}
+            for column in table.columns:
+                if column.name not in names:
+                    added = CreateColumn(column).compile(dialect=connection.dialect)
+                    connection.execute(sqlalchemy.text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
         there = connection.scalar(sqlalchemy.select(versions.c.version).where(versions.c.name == self._name))
         if there is None:
             connection.execute(versions.insert().values(name=self._name, version=self._version))

@@ -32,7 +32,7 @@ def store(tmp_path):
     run(
         store_records(
             tmp_path / "audit.db",
-            record("a", time=now - 7200, tool="fs_read"),
+            record("a", time=now - 7200, tool="fs_read", prompt_tokens=1200, completion_tokens=7),
             denied("b", time=now - 60, tool="fs_write", source="plugin:x", decisions=decisions),
             record("c", time=now - 30, tool="add", is_error=True, code="tool_timeout", seconds=1.5),
         )
@@ -50,10 +50,11 @@ def test_table_shows_the_outcome_of_each_call(store):
     status, out, err = patchbay("audit", "--store", store)
     assert (0, "") == (status, err)
     head, *lines = out.splitlines()
-    assert ["WHEN", "WHO", "TOOL", "OUTCOME", "TIME", "RESULT", "DECISIONS"] == head.split()
+    assert ["WHEN", "WHO", "TOOL", "OUTCOME", "TIME", "RESULT", "TOKENS", "DECISIONS"] == head.split()
     assert ["tool_timeout", "tool_denied", "ok"] == [next(word for word in line.split() if word in ("ok", "tool_timeout", "tool_denied")) for line in lines]  # fmt: skip
     assert "helper/s1/ann" in lines[0]
     assert "1.5 s" in lines[0]
+    assert ["1200+7", "-"] == lines[2].split()[-2:]
     assert "fs_write (plugin:x)" in lines[1]
     assert "guard: denied: \\u001b[31mred" in lines[1]
     assert "\x1b" not in out

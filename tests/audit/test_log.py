@@ -12,13 +12,16 @@ import time
 import pytest
 import sqlalchemy as sa
 
+from patchbay import ToolRunner
 from patchbay.audit import AuditDecision, AuditEntry, AuditLog, AuditQuery
 from patchbay.audit import log as audit_log
 from patchbay.audit.log import MAX_DECISIONS, MAX_TEXT, read_page
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookScope, Meta
-from patchbay.types import ToolCall
+from patchbay.models import ModelReply
+from patchbay.testing import ScriptedModel
+from patchbay.types import Reply, ToolCall, Usage
 from support.running import run
 
 from .recording import CONTEXT, denied, find, ids, members, record, store_records
@@ -28,7 +31,11 @@ def test_every_field_of_a_record_is_stored(url):
     meta = Meta("helper", "t2", "t1", "s1", 3, "turn.tool.after")
     decisions = (("guard", "before_tool", "changed arguments"), ("ann", "approve_tool", "denied: not that one"))
     run(store_records(url, denied("c9", time=12.5, tool="fs_write", source="plugin:x", decisions=decisions, responded_by="mock")))
-    run(store_records(url, record("c10", time=13.5, meta=meta, seconds=0.25, result_chars=7)))
+    run(
+        store_records(
+            url, record("c10", time=13.5, meta=meta, seconds=0.25, result_chars=7, prompt_tokens=9, completion_tokens=2)
+        )
+    )
     page = run(find(url))
     assert None is page.cursor
     expected = {
@@ -38,13 +45,41 @@ def test_every_field_of_a_record_is_stored(url):
             {"by": "guard", "point": "before_tool", "decision": "changed arguments"},
             {"by": "ann", "point": "approve_tool", "decision": "denied: not that one"},
         ],
-        "responded_by": "mock", "is_error": True, "code": "tool_denied", "result_chars": 3, "seconds": 0.0, "lost": 0,
+        "responded_by": "mock", "is_error": True, "code": "tool_denied", "result_chars": 3, "seconds": 0.0, "prompt_tokens": 0,
+        "completion_tokens": 0, "lost": 0,
     }  # fmt: skip
     newest, oldest = page.entries
     assert expected == members(oldest)
     assert ("t2", "t1", 3, "c10", 0.25, 7) == (newest.turn, newest.parent_turn, newest.round, newest.call_id, newest.seconds, newest.result_chars)  # fmt: skip
+    assert (9, 2) == (newest.prompt_tokens, newest.completion_tokens)
     assert newest == AuditEntry.from_json({**newest.as_json(), "unknown": 1})
     assert (AuditDecision("ann", "approve_tool", "denied: not that one"),) == AuditEntry.from_json(oldest.as_json()).decisions[1:]
+
+
+def test_audit_of_an_older_version_gains_the_columns_that_it_lacks(url):
+    run(store_records(url, record("old")))
+    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg") if url.startswith("postgresql") else url)
+    with engine.begin() as connection:
+        for name in ("prompt_tokens", "completion_tokens"):
+            connection.exec_driver_sql(f"ALTER TABLE patchbay_audit DROP COLUMN {name}")
+    engine.dispose()
+    run(store_records(url, record("new", prompt_tokens=9)))
+    assert [("new", 9), ("old", 0)] == [(each.call_id, each.prompt_tokens) for each in run(find(url)).entries]
+
+
+async def test_audit_entries_of_a_turn_have_the_tokens_of_the_answer_with_the_call():
+    def add() -> int:
+        return 1
+
+    hooks, records = HookManager(), []
+    hooks.recorders.append(records.append)
+    answers = [
+        ModelReply(Reply(None, tool_calls=(ToolCall(str(number), "add", "{}"),)), None, Usage(tokens, 2, tokens + 2))
+        for number, tokens in enumerate((10, 20))
+    ]
+    await ToolRunner(ScriptedModel([*answers, "Done."]), [add], hooks=hooks).run("hi")
+    await hooks.aclose()
+    assert [("0", 10, 2), ("1", 20, 2)] == [(each.call_id, each.prompt_tokens, each.completion_tokens) for each in records]
 
 
 async def test_audit_entries_of_an_executor_have_sender_and_decisions(url):

@@ -14,6 +14,7 @@ from ports import kept_port
 from .serving import Command, Reading, patchbay, serving, wait_for
 
 TOKEN = "0123456789abcdef-token"
+USAGE = {"prompt_tokens": 1200, "completion_tokens": 7, "total_tokens": 1207}
 
 
 SUBTURNS = {"agent.subturn.spawn", "agent.subturn.end"}  # not printed: the turns of both are
@@ -103,11 +104,8 @@ def test_a_server_that_is_started_again_is_tailed_again(tmp_path):
 
 def test_unreachable_or_refusing_server_is_a_one_line_error(tmp_path):
     status, out, err = patchbay("tail", "--server", "http://127.0.0.1:9")
-    assert (
-        1,
-        "",
-        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server.\n",
-    ) == (status, out, err)
+    hint = "Start `patchbay serve`, or use --server (http://127.0.0.1:8787 for a proxy with the default port)"
+    assert (1, "", f"patchbay: No response from http://127.0.0.1:9: Connection refused. {hint}.\n") == (status, out, err)
     with serving(tmp_path, token=TOKEN) as server:
         status, out, err = patchbay("tail", "--server", server.url)
         assert (1, "", 1) == (status, out, err.count("\n"))
@@ -137,9 +135,9 @@ def test_possible_event_kind_is_accepted(kind):
 
 
 def test_server_without_an_event_stream_is_a_one_line_error(proxied):
-    status, out, err = patchbay("tail", "--server", proxied.url)
+    status, out, err = patchbay("tail", "--server", proxied.upstream.url)
     assert (1, "", 1) == (status, out, err.count("\n"))
-    assert "The server has no event stream" in err
+    assert "it has no events" in err
 
 
 @pytest.mark.parametrize(
@@ -151,6 +149,12 @@ def test_server_without_an_event_stream_is_a_one_line_error(proxied):
             't        >> ann, for n-turn-1: "hi"',
         ),
         (tail_event("agent.turn.end", {"Status": "error", "Iterations": 1, "Duration": 1500000000}), "== error in 1.5 s, 1 round"),
+        (
+            tail_event("agent.turn.end", {"Status": "completed", "Iterations": 2, "FinalContent": "3"}, attrs={"usage": USAGE}),
+            '== completed in 0.0 ms, 2 rounds, 1,200 -> 7 tokens: "3"',
+        ),
+        (tail_event("agent.llm.response", {"ContentLen": 1}, attrs={"usage": USAGE}), "- answered: 1 character, 1,200 -> 7 tokens"),
+        (tail_event("agent.llm.response", {"ContentLen": 1}, attrs={"usage": {"prompt_tokens": "x"}}), "- answered: 1 character"),
         (tail_event("agent.llm.request", {"MessagesCount": 1}, attrs={"iteration": 3}), "- round 3: the model, 1 message, 0 tools"),
         (tail_event("agent.llm.response", {"ContentLen": 1200, "HasReasoning": True}), "- answered: 1,200 characters, reasoning"),
         (tail_event("agent.tool.exec_start", {"Tool": "a", "Arguments": {"x": "y\n\x1b"}}), '-> a(x="y\\n\\u001b")'),

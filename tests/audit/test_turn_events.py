@@ -14,9 +14,10 @@ from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, Event, HookManager, HookScope
 from patchbay.hooks.process.protocol import KINDS, encode_event
 from patchbay.loop import FinalEvent, turn
+from patchbay.models import ModelReply
 from patchbay.testing import ScriptedModel
 from patchbay.tools.output import ToolOutput
-from patchbay.types import ToolCall
+from patchbay.types import Reply, ToolCall, Usage
 from support.running import run
 
 SCOPE = HookScope("helper", "t1", "", "s1", "scripted")
@@ -105,6 +106,17 @@ def test_each_kind_has_the_members_of_the_contract():
         for name, kind in expected.items():
             value = each.payload[name]
             assert value is None if kind is None else type(value) in (kind, int if kind is float else kind, type(None)), name
+
+
+def test_answers_and_ends_of_turns_have_the_tokens_that_were_counted():
+    call = ToolCall("1", "add", '{"a": 1, "b": 2}')
+    first = ModelReply(Reply(None, tool_calls=(call,)), None, Usage(10, 2, 12))
+    watching = watched(first, ModelReply(Reply("It is 3."), None, Usage(20, 3, 23)))
+    found = [each.attrs.get("usage") for each in watching.events if each.kind in ("agent.llm.response", "agent.turn.end")]
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [dict(zip(names, counts, strict=True)) for counts in ((10, 2, 12), (20, 3, 23), (30, 5, 35))] == found
+    uncounted = [each for each in watched("Done.").events if each.kind in ("agent.llm.response", "agent.turn.end")]
+    assert [False, False] == ["usage" in each.attrs for each in uncounted]
 
 
 def test_durations_are_in_nanoseconds():

@@ -365,7 +365,7 @@ def test_control_sequence_split_between_deltas_is_removed(deltas, shown, view: P
 
 def test_server_url_with_a_path_is_an_error_that_names_the_base_url():
     with FakeOpenAI() as fake, serving(fake) as server:
-        done = run_process([*CHAT, "--server", f"{server.url}/v1"], input="", capture_output=True, text=True, timeout=BOUND)
+        done = run_process([*CHAT, "--server", f"{server.url}/nowhere"], input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert f"--server must be the base URL: {server.url}" in done.stderr
 

@@ -91,7 +91,9 @@ def routes_of(app: Any) -> Iterator[tuple[str, str]]:
         yield "OPTIONS", f"/v1{CHAT}"
         yield "DELETE", "/v1/responses/resp_1"
         yield "WS", "/v1/responses"
-    if not isinstance(app, ProxyApp):
+    if isinstance(app, ProxyApp):
+        yield "GET", "/api/events"
+    else:
         yield from (("GET", "/mcp"), ("POST", "/mcp"), ("DELETE", "/mcp"))
         yield "WS", "/api/sessions/default"
     yield from (("GET", "/nowhere"), ("POST", "/nowhere"), ("WS", "/nowhere"))

@@ -49,6 +49,10 @@ class AuditEntry:
     code: str = ""
     result_chars: int = 0
     seconds: float = field(default=0.0, metadata={"description": "How long the tool ran; 0 if it did not."})
+    prompt_tokens: int = field(
+        default=0, metadata={"description": "Of the answer that has the call, the same for each of its calls; 0 if not counted."}
+    )
+    completion_tokens: int = field(default=0, metadata={"description": "Likewise."})
     lost: int = field(
         default=0, metadata={"description": "Not 0: no call, but the number of calls that could not be recorded here."}
     )

@@ -71,13 +71,21 @@ _COLUMN_TYPES: Final[dict[str, Any]] = {
     "int": _number, "float": sa.Double, "str": sa.Text, "bool": sa.Boolean, "tuple[AuditDecision, ...]": sa.Text,
 }  # fmt: skip
 _INDEXED: Final = ("time", "session_key", "turn", "parent_turn")
+_ADDED: Final = ("prompt_tokens", "completion_tokens")
+"""Columns that older databases do not have yet, and older versions do not write."""
 
 audit = sa.Table(
     "patchbay_audit",
     _METADATA,
     sa.Column("id", _number, primary_key=True),
     *(
-        sa.Column(each.name, _COLUMN_TYPES[str(each.type)], nullable=False, index=each.name in _INDEXED)
+        sa.Column(
+            each.name,
+            _COLUMN_TYPES[str(each.type)],
+            nullable=False,
+            index=each.name in _INDEXED,
+            server_default="0" if each.name in _ADDED else None,
+        )
         for each in fields(AuditEntry)
         if each.name != "id"
     ),
@@ -365,6 +373,8 @@ def _row(record: CallRecord) -> dict[str, Any]:
         "code": _text(record.code),
         "result_chars": record.result_chars,
         "seconds": record.seconds,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": record.completion_tokens,
         "lost": 0,
     }
 

@@ -227,7 +227,16 @@ def _print_json(entries: Sequence[AuditEntry]) -> None:
 class _Table:
     """A table with fixed column widths; its header is printed once."""
 
-    _COLUMNS: Final = (("WHEN", 19), ("WHO", 24), ("TOOL", 24), ("OUTCOME", 18), ("TIME", 7), ("RESULT", 9), ("DECISIONS", 0))
+    _COLUMNS: Final = (
+        ("WHEN", 19),
+        ("WHO", 24),
+        ("TOOL", 24),
+        ("OUTCOME", 18),
+        ("TIME", 7),
+        ("RESULT", 9),
+        ("TOKENS", 11),
+        ("DECISIONS", 0),
+    )
 
     def __init__(self) -> None:
         self._has_header = False
@@ -263,6 +272,7 @@ def _cells(entry: AuditEntry) -> list[str]:
         entry.code or "ok",
         format_duration(entry.seconds) if entry.seconds else "-",
         f"{entry.result_chars:,}",
+        f"{entry.prompt_tokens}+{entry.completion_tokens}" if entry.prompt_tokens or entry.completion_tokens else "-",
         "; ".join(decisions) or "-",
     ]
     return [printable(cell) for cell in cells]

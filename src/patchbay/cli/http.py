@@ -56,7 +56,7 @@ class ServerClient:
             raise ConfigurationError(f"Invalid server URL {Redactor().text(url)!r}: use a base URL such as {_EXAMPLE}.")
         if parts.username is not None:
             raise ConfigurationError(f"The server URL has no user and no password: use {_EXAMPLE} and --token-file.")
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix("/v1")  # as a proxy prints its address
         self._token: str | None = None
         if token_file is not None:
             from patchbay.server.settings import read_token

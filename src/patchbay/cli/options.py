@@ -48,7 +48,15 @@ TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", envvar="PATCHBAY_TOKEN_FILE", help="File (mode 0600) with the bearer token."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", rich_help_panel=SERVING, help="Log each request to stderr.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        rich_help_panel=SERVING,
+        help="Print a line for each request, with tool names and reasons; on a terminal the default is a shorter one.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=SERVING, help="Log only errors of the server itself.")]
 Config = Annotated[
     Path | None,

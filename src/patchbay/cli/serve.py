@@ -131,7 +131,8 @@ def serve(
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file token --strict-arguments
     """  # fmt: skip
-    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, text_options
+    from patchbay.cli.request_lines import show_requests
+    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, monitor_commands, text_options
     from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
@@ -166,8 +167,14 @@ def serve(
         mcp_pins=Pins(),
     )
 
+    if app.proxy is not None:
+        show_requests(app.proxy, options.log)
+
     def announce(url: str) -> None:
         _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers)
+        _, dim, plain = styles(sys.stdout)
+        monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
+        print(f"  {dim}monitor{plain} {monitor}", flush=True)
         if key_warning:
             _logger.warning("%s", key_warning)
 
@@ -201,7 +208,7 @@ def _announce(
     if model := " or ".join(filter(None, (realtime.model if realtime is not None else "", models))):
         path = f"/api/sessions/{quote(roles[0])}"
         print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")
-    print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}", flush=True)
+    print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}")
 
 
 def _proxy_settings(values: dict[str, Any], upstream: str, host: str, port: int) -> ProxySettings:

@@ -57,6 +57,7 @@ def _path_flags() -> list[str]:
 def serve_proxy(values: dict[str, Any]) -> int:
     """Serve the proxy until stopped, and return the exit status. Raises ConfigurationError."""
     from patchbay._flags import build
+    from patchbay.cli.request_lines import show_requests
     from patchbay.proxy import create_app
     from patchbay.server.runtime import serve
     from patchbay.server.settings import ProxySettings, ServeOptions
@@ -73,14 +74,18 @@ def serve_proxy(values: dict[str, Any]) -> int:
 
     def make_app() -> ProxyApp:
         fields = {name: value for name, value in vars(settings).items() if name != "connect_timeout"}
-        return create_app(**fields, options=text, governance=governance)
+        app = create_app(**fields, options=text, governance=governance)
+        show_requests(app, options.log)
+        if options.workers > 1:
+            app.no_events = "each of its workers has its own: start it with --workers 1."
+        return app
 
     app = make_app()  # errors are reported before anything runs
     reject_itself(settings.upstream, options.host, options.port)
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
-        ready=lambda url: _announce(url, options.host, settings, governance),
+        ready=lambda url: _announce(url, options.host, settings, governance, watchable=not app.no_events),
     )
 
 
@@ -90,7 +95,7 @@ def _warn_of_servers(config: Path) -> None:
         print(f"patchbay: warning: {config}: mcpServers are for patchbay serve: see its --upstream.", file=sys.stderr)
 
 
-def _announce(url: str, host: str, settings: ProxySettings, governance: Governance | None) -> None:
+def _announce(url: str, host: str, settings: ProxySettings, governance: Governance | None, *, watchable: bool) -> None:
     """Print the addresses, the client's base URL first."""
     if settings.api_key is None and not _is_loopback(host):
         print(
@@ -100,10 +105,21 @@ def _announce(url: str, host: str, settings: ProxySettings, governance: Governan
         )
     bold, dim, plain = styles(sys.stdout)
     print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
+    print(f"  {dim}upstream{plain} {settings.upstream}")
     if governance is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
-        print(f"  {dim}monitor{plain} patchbay tail --server {url}; patchbay approvals watch --server {url}")
-    print(f"  {dim}upstream{plain} {settings.upstream}", flush=True)
+    if watchable:
+        print(f"  {dim}monitor{plain} {monitor_commands(url, governance, needs_token=settings.api_key is not None)}")
+    sys.stdout.flush()
+
+
+def monitor_commands(url: str, governance: Governance | None, *, needs_token: bool) -> str:
+    """Return the commands that watch a server from another terminal."""
+    commands = ["patchbay tail"]
+    if governance is not None and governance.settings.config is not None:
+        commands.append("patchbay approvals watch")
+    token = " --token-file FILE" if needs_token else ""
+    return "; ".join(f"{each} --server {url}{token}" for each in commands)
 
 
 def text_options(values: dict[str, Any]) -> TextOptions:

@@ -17,13 +17,16 @@ import typer
 from patchbay._text import one_line, plural, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
+from patchbay.cli.request_lines import describe_request, format_tokens
 from patchbay.cli.terminal import exit_when_stdout_closes, format_clock, format_duration, supports_colour
 from patchbay.errors import ConfigurationError
 
 _FIRST_DELAY: Final = 0.25
 _LONGEST_DELAY: Final = 10.0
-_MISSING: Final = "The server has no event stream."
+_MISSING: Final = "This is no patchbay serve and no patchbay proxy: it has no events."
+_PROXY_URL: Final = " (http://127.0.0.1:8787 for a proxy with the default port)"
 _DROPPED: Final = "stream.dropped"  # an event of the stream itself, in no turn
+_REQUEST: Final = "server.request"  # of each request to a model, also without a turn
 
 
 def tail(
@@ -36,13 +39,17 @@ def tail(
     session: Annotated[str | None, typer.Option(metavar="KEY", help="Only events of this session.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
-    """Follow a server's turns: user, rounds, tool calls, decisions and results. Ctrl-C ends.
+    """Follow a server's turns: user, rounds, tool calls, decisions and results; and its requests to models. Ctrl-C ends.
+
+    A proxy without --config has no turns: it shows one line per request.
 
     [bold]Examples[/bold]
 
       patchbay tail
 
-      patchbay tail --server http://127.0.0.1:9000 --session s1
+      patchbay tail --server http://127.0.0.1:8787
+
+      patchbay tail --session s1
 
       patchbay tail --kind 'agent.tool.*' --json
     """  # fmt: skip
@@ -64,7 +71,12 @@ def _follow(client: ServerClient, parameters: list[tuple[str, str]]) -> Iterator
     def connect() -> Events:
         return client.events("/api/events", parameters, last_id=last_id, missing=_MISSING)
 
-    stream = connect()
+    try:
+        stream = connect()
+    except ServerUnavailableError as error:
+        if error.hint:
+            error.hint += _PROXY_URL
+        raise
     print(f"Tailing {client.url}; Ctrl-C ends.", file=sys.stderr)
     while True:
         reason = f"{client.url} ended the stream"
@@ -100,7 +112,7 @@ def _check_kinds(patterns: Sequence[str]) -> None:
     """Raise ConfigurationError for a pattern that matches no kind of event."""
     from patchbay.hooks.process.protocol import KINDS
 
-    known = KINDS | {_DROPPED}
+    known = KINDS | {_DROPPED, _REQUEST}
     for each in patterns:
         if not any(fnmatchcase(kind, each) for kind in known):
             ours = ", ".join(sorted(kind for kind in known if kind.startswith("agent.")))
@@ -195,6 +207,7 @@ class Trace:
             "agent.user_output": self._user_output,
             "agent.error": self._error,
             "stream.dropped": self._dropped,
+            _REQUEST: self._finished_request,
         }
 
     def lines(self, event: dict[str, Any]) -> Iterator[str]:
@@ -226,13 +239,14 @@ class Trace:
         more = f" and {plural(files, 'file')}" if files else ""
         yield f"{self._mark('begin', 'bold')} {', '.join(about) or 'a turn'}: {message}{more}"
 
-    def _turn_end(self, _event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+    def _turn_end(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         status = _text(payload.get("Status") or "ended")
         colour = "bold" if status == "completed" else "red"
         rounds = plural(_number(payload.get("Iterations")), "round")
         content = payload.get("FinalContent")
         answer = f": {_quoted(content)}" if content else ""
-        yield f"{self._mark('end', colour)} {self._colour(colour, status)} in {_duration(payload)}, {rounds}{answer}"
+        tokens = "".join(f", {each}" for each in _tokens(event))
+        yield f"{self._mark('end', colour)} {self._colour(colour, status)} in {_duration(payload)}, {rounds}{tokens}{answer}"
 
     def _request(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         number = _number(_mapping(event.get("attrs")).get("iteration"))
@@ -240,11 +254,15 @@ class Trace:
         model = _text(payload.get("Model") or "the model")
         yield f"  {self._mark('note', 'dim')} round {number}: {model}, {plural(messages, 'message')}, {plural(tools, 'tool')}"
 
-    def _response(self, _event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+    def _finished_request(self, _event: dict[str, Any], payload: _Payload) -> Iterator[str]:
+        yield " ".join(self._colour(style, text) if style else text for text, style in describe_request(payload, verbose=True))
+
+    def _response(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
         length, calls = _number(payload.get("ContentLen")), _number(payload.get("ToolCalls"))
         parts = [plural(length, "character")] if length or not calls else []
         parts += [plural(calls, "call")] if calls else []
         parts += ["reasoning"] if payload.get("HasReasoning") else []
+        parts += _tokens(event)
         yield f"  {self._mark('note', 'dim')} answered: {', '.join(parts)}"
 
     def _approval_requested(self, event: dict[str, Any], payload: _Payload) -> Iterator[str]:
@@ -324,7 +342,7 @@ class Trace:
         return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self._has_colour and text else text
 
     def _fit(self, line: str) -> str:
-        return line.encode("ascii", "backslashreplace").decode() if self._ascii_only else line
+        return line.replace("\u2192", "->").encode("ascii", "backslashreplace").decode() if self._ascii_only else line
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -346,6 +364,12 @@ def _short(value: Any, most: int) -> str:
 
 def _quoted(value: Any) -> str:
     return f'"{_short(value, _TEXT)}"'
+
+
+def _tokens(event: dict[str, Any]) -> list[str]:
+    """Return the token counts of an event in words; nothing where it has none."""
+    words = format_tokens(_mapping(_mapping(event.get("attrs")).get("usage")))
+    return [words] if words else []
 
 
 def _number(value: Any) -> int:

@@ -464,7 +464,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 class AnthropicMessages:
     """See Frontend."""
 
-    name = "Anthropic Messages"
+    name, protocol = "Anthropic Messages", "messages"
     heartbeat = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:

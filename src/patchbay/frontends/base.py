@@ -42,6 +42,8 @@ class Frontend(Protocol):
 
     name: str
     """For messages and logs."""
+    protocol: str
+    """Its short name, for records."""
     heartbeat: bytes
     """Bytes to write between two events while the upstream is silent."""
 

@@ -352,7 +352,7 @@ _METHODS: Final = {"supportedGenerationMethods": ["generateContent", "countToken
 class GenerateContent:
     """See Frontend."""
 
-    name = "Gemini"
+    name, protocol = "Gemini", "gemini"
     heartbeat = KEEP_ALIVE
 
     def decode(self, body: bytes, path: str) -> DecodedRequest:

@@ -52,7 +52,7 @@ def key_of(response_id: str, owner: str) -> str:
 class OpenAIResponses:
     """See Frontend. The server stores responses and passes the items of earlier ones."""
 
-    name = "OpenAI Responses"
+    name, protocol = "OpenAI Responses", "responses"
     heartbeat = KEEP_ALIVE
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:

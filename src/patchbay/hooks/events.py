@@ -71,7 +71,8 @@ class CallRecord(msgspec.Struct, frozen=True):  # one for each call; a frozen da
     called in the end, ``source`` where it is from ("" for a program's own), ``digest`` that of tool and arguments: what an
     approval is bound to. ``decisions`` are (who, point, decision) in order; ``responded_by`` is the hook that answered in the
     tool's place. ``code`` is the error code (``patchbay.errors``), "" for success. ``result_chars`` is the length of the result
-    that the model sees.
+    that the model sees. ``prompt_tokens`` and ``completion_tokens`` are those of the answer that has the call: the same for each
+    of its calls, and 0 where they were not counted.
     """
 
     time: float
@@ -87,6 +88,8 @@ class CallRecord(msgspec.Struct, frozen=True):  # one for each call; a frozen da
     code: str
     result_chars: int
     seconds: float
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 Recorder: TypeAlias = Callable[[CallRecord], None]

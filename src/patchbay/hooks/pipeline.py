@@ -55,6 +55,7 @@ from patchbay.hooks.types import (
     View,
 )
 from patchbay.tools.output import ToolOutput, as_output
+from patchbay.types import NO_USAGE, Usage
 
 _logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class HookServices:
 class TurnHooks:
     """The hooks of one turn, as registered when it began. Safe for concurrent calls of the turn."""
 
-    __slots__ = ("_meta", "chains", "iteration", "manager", "observed", "recorders", "scope")
+    __slots__ = ("_meta", "chains", "iteration", "manager", "observed", "recorders", "scope", "usage")
 
     def __init__(self, chains: Chains, scope: HookScope, manager: HookServices) -> None:
         self.chains = chains
@@ -111,6 +112,8 @@ class TurnHooks:
         """Whether there are observers; check it before building a payload."""
         self.iteration = 0
         """The round of the last event that was of one."""
+        self.usage: Usage = NO_USAGE
+        """That of the last answer, for the records of its calls."""
 
     def emit(
         self,
@@ -149,7 +152,7 @@ class TurnHooks:
             digest, decisions, responded_by = log.digest, tuple(log.decisions), log.responded_by
         record = CallRecord(
             time.time(), meta, self.scope.context, call_id, tool, source, digest or digest_of(tool, arguments), decisions,
-            responded_by, code != "", code or "", result_chars, seconds,
+            responded_by, code != "", code or "", result_chars, seconds, self.usage.prompt_tokens, self.usage.completion_tokens,
         )  # fmt: skip
         for recorder in tuple(self.recorders):
             try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import HookAbortError
 from patchbay.loop.events import FinalEvent, LoopEvent, UserOutputEvent
 from patchbay.models.chat_model import ChatRequest, ModelReply
-from patchbay.types import Message
+from patchbay.types import NO_USAGE, Message, Usage
 
 if TYPE_CHECKING:
     from patchbay.hooks import TurnHooks
@@ -48,7 +48,14 @@ class ObservedTurn:
             return "aborted"
         return self.failed(why.point, str(why))
 
-    def end(self, status: str, iterations: int = 0, content: str = "", executions: Sequence[Any] | None = None) -> None:
+    def end(
+        self,
+        status: str,
+        iterations: int = 0,
+        content: str = "",
+        executions: Sequence[Any] | None = None,
+        usage: Usage = NO_USAGE,
+    ) -> None:
         """Emit the end of the turn. ``executions`` are those of ``summary_of``, None if unknown."""
         hooks = self._hooks
         payload = {
@@ -67,7 +74,7 @@ class ObservedTurn:
             "ToolExecutions": executions,
         }
         severity = {"error": "error", "aborted": "warn"}.get(status, "info")
-        hooks.emit("agent.turn.end", "turn.end", iterations, payload, severity=severity)
+        hooks.emit("agent.turn.end", "turn.end", iterations, payload, severity=severity, attrs=_usage(usage))
         if hooks.scope.parent_turn_id:
             hooks.emit("agent.subturn.end", "subturn.end", 0, {"AgentID": hooks.scope.agent_id, "Status": status})
 
@@ -93,7 +100,8 @@ async def observed_turn(
             observed.end(status)
         else:
             status = observed.aborted(final.aborted) if final.aborted is not None else status
-            observed.end(status, final.iterations, final.content or "", [summary_of(each) for each in final.tool_executions])
+            executions = [summary_of(each) for each in final.tool_executions]
+            observed.end(status, final.iterations, final.content or "", executions, final.usage)
 
 
 def emit_request(hooks: TurnHooks, request: ChatRequest, iteration: int) -> None:
@@ -119,13 +127,22 @@ def emit_response(hooks: TurnHooks, end: ModelReply, iteration: int) -> None:
     """Emit the event of a model's answer."""
     reply = end.reply
     calls = len(reply.tool_calls) + len(reply.incomplete)
-    emit_response_counts(hooks, iteration, chars=len(reply.content or ""), calls=calls, reasoning=bool(reply.reasoning))
+    chars, has_reasoning = len(reply.content or ""), bool(reply.reasoning)
+    emit_response_counts(hooks, iteration, chars=chars, calls=calls, reasoning=has_reasoning, usage=end.usage)
 
 
-def emit_response_counts(hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False) -> None:
+def emit_response_counts(
+    hooks: TurnHooks, iteration: int, *, chars: int, calls: int, reasoning: bool = False, usage: Usage = NO_USAGE
+) -> None:
     """Emit the event of an answer with these numbers of characters and calls."""
     payload = {"ContentLen": chars, "ToolCalls": calls, "HasReasoning": reasoning}
-    hooks.emit("agent.llm.response", "turn.llm.response", iteration, payload)
+    hooks.emit("agent.llm.response", "turn.llm.response", iteration, payload, attrs=_usage(usage))
+
+
+def _usage(usage: Usage) -> Mapping[str, Any]:
+    """Return the attributes for an event with this usage; none where it is unknown."""
+    counts = usage.counts()
+    return {"usage": counts} if counts is not None else {}
 
 
 def emit_output(hooks: TurnHooks, output: UserOutputEvent, iteration: int) -> None:

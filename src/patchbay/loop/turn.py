@@ -220,6 +220,7 @@ class _Turn:
         """Call the hooks after an answer. They may change it, or end the turn. Raises IncompleteAnswerError."""
         answer = self.answer
         end = answer.ended()
+        hooks.usage = end.usage
         if hooks.observed:
             emit_response(hooks, end, self.iteration)
         if not hooks.chains.after_llm:

@@ -33,6 +33,7 @@ from patchbay.models.policy import (
     sum_usage,
 )
 from patchbay.models.request import ChatCompletionBody
+from patchbay.models.request_record import RequestRecord, token_counts
 from patchbay.models.upstream_request import Kind, UpstreamRequest
 from patchbay.models.wire import Chunk
 
@@ -122,8 +123,13 @@ class Exchange(Generic[Out]):
         """The usage of the attempts before this one."""
         self._rounds = {"choice": 0, "repair": 0, "answer": 0}
         """How often the model was asked again, and for what."""
+        self.reasons: list[str] = []
+        """Why the model was asked again, in words."""
+        self._outcomes: Sequence[Outcome] = ()
+        self._usage: Any = None
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
+        self._offered = len(call.request_tools.names) if call.request_tools is not None else 0
         if not self.transparent:
             self._capabilities = capabilities
             self._begin(call)
@@ -200,8 +206,9 @@ class Exchange(Generic[Out]):
             return False
         tools, upstream = self._call.request_tools, self._upstream
         may_use_text = self._options.tools == "auto" and tools is not None and bool(tools.specs)
-        if not upstream.adapt(status, text, may_use_text=may_use_text):
+        if not (change := upstream.adapt(status, text, may_use_text=may_use_text)):
             return False
+        self.reasons.append(f"HTTP {status}: {change}")
         probes = self._attempt.purpose is Purpose.PROBE and upstream.kind == "text"
         self._begin_attempt(Purpose.ANSWER if probes else self._attempt.purpose)
         return True
@@ -260,6 +267,7 @@ class Exchange(Generic[Out]):
             self._begin_attempt(Purpose.CHECK if self._attempt.purpose is Purpose.PROBE else self._attempt.purpose)
             return out, True
         self._attempt.reader = None  # (it refers to this object: without the cycle both are freed at once)
+        self._usage = reader.usage
         if self._attempt.verdict is Verdict.FALLBACK:
             return self._first_answer(reader.usage), False
         reader.write_end(self._total)
@@ -351,13 +359,15 @@ class Exchange(Generic[Out]):
 
     def _verdict(self, reader: AnswerReader[Out]) -> Verdict:
         """Decide what becomes of an answer. Raises ToolChoiceError, ResponseFormatError, InvalidCallError."""
-        outcomes = reader.outcomes()
+        outcomes = self._outcomes = reader.outcomes()
         called = any(outcome.called for outcome in outcomes)
         if self._may_have_dropped_tools(outcomes, reader.usage):
             if called or self._fits(outcomes):
                 self._use_fitting(reader)
                 self._fallback = reader
             self._upstream.use_text()
+            certainty = "may have dropped" if self._attempt.purpose is Purpose.PROBE else "dropped"
+            self.reasons.append(f"no call, and the server {certainty} the tools: asked again with the tools in the prompt")
             return Verdict.AGAIN
         if self._attempt.purpose is Purpose.CHECK and self._fallback is not None and not self._call.policy.needed and not called:
             self._settle_mode(called=False)
@@ -392,6 +402,7 @@ class Exchange(Generic[Out]):
             for outcome in outcomes:
                 if complaints := schema_error_messages(tools.specs, outcome.calls):
                     self._rounds["repair"] += 1
+                    self.reasons.append("the arguments do not fit the schema: asked again")
                     self._upstream.extra += ask_for_repair(outcome, complaints)
                     return True
         return self._upstream.format is not None and self._must_ask_for_answer(outcomes)
@@ -409,6 +420,7 @@ class Exchange(Generic[Out]):
                 raise InvalidCallError(describe_invalid(outcome.invalid[0], asked))
             raise ToolChoiceError(policy.outcome(asked))
         self._rounds["choice"] += 1
+        self.reasons.append(f"{'invalid arguments' if outcome.invalid else 'tool_choice was not met'}: asked again")
         again = ask_for_arguments(outcome) if outcome.invalid else ask_for_choice(outcome, policy.complaint())
         self._upstream.extra += again
         return True
@@ -440,6 +452,7 @@ class Exchange(Generic[Out]):
                     f"The model's answer does not fit response_format (asked {asked + 1} times): {complaint}."
                 )
             self._rounds["answer"] += 1
+        self.reasons.append("the answer does not fit response_format: asked again")
         upstream.answer_only = True
         upstream.extra += ask_for_answer(outcomes[0], upstream.format.demand(complaint))
         return True
@@ -480,3 +493,32 @@ class Exchange(Generic[Out]):
         if not self._spent:
             return usage
         return sum_usage([*self._spent, usage] if isinstance(usage, Mapping) else self._spent)
+
+    # for people and statistics
+
+    @property
+    def mode(self) -> Literal["", "native", "text"]:
+        """How the model gets its tools; "" without tools."""
+        if not self._offered:
+            return ""
+        return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._upstream.kind
+
+    @property
+    def all_reasons(self) -> tuple[str, ...]:
+        """The ``reasons``, and why the tools are in the prompt."""
+        if self.reasons or self.mode != "text":
+            return tuple(self.reasons)
+        return ("--tools text" if self._options.tools == "text" else "the model is known to need its tools in the prompt",)
+
+    def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
+        """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""
+        return RequestRecord(
+            model=self._call.model,
+            mode=self.mode,
+            stream=self.streaming,
+            tools=self._offered,
+            calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
+            reasons=self.all_reasons,
+            **token_counts(usage or self._total(self._usage)),
+            **ended,
+        )

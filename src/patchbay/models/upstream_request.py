@@ -95,30 +95,37 @@ class UpstreamRequest:
         self.kind = "text"
         self.extra = []
 
-    def adapt(self, status: int, text: str, *, may_use_text: bool) -> bool:
-        """Leave out what the upstream's error refuses; False if the next request would be the same."""
+    def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
+        """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same."""
         sends_format = self.format is not None and self._format_use is not FormatUse.NEVER
         is_native = self.kind == "native" and not self.answer_only
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._roles = fewer
+            change = "the server refuses a role of messages"
         elif not self.streams and demands_stream(status, text):
             self._must_stream = True
+            change = "the server answers only in a stream"
         elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
             self._format_use = FormatUse.NEVER if self.answer_only else FormatUse.ALONE
+            change = "the server refuses response_format"
         elif is_native and self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
             self._choice_in_words = True
+            change = "the server refuses tool_choice"
         elif is_native and may_use_text and self._call.constrained and refuses_format(status, text):
             self._constraint_refused = True
             self.use_text()
+            change = "the server refuses tools beside a grammar, so they are in the prompt"
         elif is_native and may_use_text and refuses_tools(status, text):
             # A model that is known to take tools refused something in this request only (a tool_choice, say).
             self._tools_refused = self._known.mode is None
             self.use_text()
+            change = "the server refuses tools, so they are in the prompt"
         elif refused := refused_additions(status, text, self._added):
             self._not_added |= refused
+            change = f"the server refuses {' and '.join(sorted(refused))}"
         else:
-            return False
-        return True
+            return ""
+        return change
 
     def _fewer_roles(self, status: int, text: str) -> Roles | None:
         """Return the roles of messages to try next, None if the upstream's error is not about them."""

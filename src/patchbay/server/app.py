@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,17 @@ from fastapi import FastAPI
 import patchbay
 from patchbay._redaction import protect
 from patchbay.errors import ConfigurationError
+from patchbay.hooks import HookManager
 from patchbay.mcp.config import McpServer, checked
 from patchbay.mcp.host import McpHost
 from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
+from patchbay.server.admin_api import make_events_router
 from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
+from patchbay.server.event_stream import EventStream
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, Send, is_model_api, own_path
 from patchbay.server.mcp_endpoint import PATH as MCP_PATH
@@ -32,6 +35,7 @@ from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_api import describe_token, make_router
 from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
+from patchbay.server.request_state import RequestObserver
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.tools.manager import LLMSessionManager
@@ -81,6 +85,11 @@ class ToolsApp:
     def max_message_size(self) -> int:
         """Maximum bytes of a WebSocket message; live sessions have a smaller limit of their own."""
         return self._proxy.max_message_size if self._proxy is not None else 0
+
+    @property
+    def proxy(self) -> ProxyApp | None:
+        """The proxy that serves the models; None without an upstream."""
+        return self._proxy
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -199,7 +208,9 @@ def create_tools_app(
         proxied = replace(upstream, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
         tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token)
         proxy = ProxyApp(proxied, tools.make_exchange, tools=tools)
-    sessions = _make_sessions(managers, governance, realtime, upstream, chat)
+        governance.events.watch(proxy.observers)
+    observers = proxy.observers if proxy is not None else ()
+    sessions = _make_sessions(managers, governance, realtime, upstream, chat, observers)
     endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
     app = ToolsApp(
         registry, managers, governance, sessions, mcp_host, settings, proxy, dispatcher, writer, endpoint, read_servers
@@ -216,6 +227,7 @@ def _make_sessions(
     realtime: RealtimeSettings | None,
     upstream: ProxySettings | None,
     chat: ChatSettings | None,
+    observers: Sequence[RequestObserver],
 ) -> LiveSessionsApp | None:
     """Return what serves live sessions; None where there is no model for them."""
     if upstream is None and realtime is None:
@@ -223,7 +235,8 @@ def _make_sessions(
     from patchbay.server.live_sessions.app import LiveSessionsApp
     from patchbay.server.live_sessions.protocol import LiveSessionsSettings
 
-    return LiveSessionsApp(managers, governance, LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat))
+    settings = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat)
+    return LiveSessionsApp(managers, governance, settings, observers=observers)
 
 
 def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings) -> None:
@@ -266,10 +279,9 @@ class GovernedProxy(ProxyApp):
         tools = ToolChat(settings.upstream, ToolRegistry(), ChatSettings(options), governance)
         super().__init__(settings, tools.make_exchange, tools=tools)
         self._governance = governance
+        governance.events.watch(self.observers)
         try:
-            access = ToolsSettings(
-                token=settings.api_key, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins
-            )
+            access = _admin_access(settings)
         except ConfigurationError as error:
             raise ConfigurationError(f"with hooks the proxy's key is also that of those who approve calls: {error}") from None
         api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
@@ -308,6 +320,31 @@ class GovernedProxy(ProxyApp):
             yield
         finally:
             await self.aclose()
+
+
+class ProxyEvents:
+    """``/api/events`` of a proxy without hooks: the records of its requests, for programs of this machine with its key.
+
+    An ASGI application. Raises ConfigurationError for a key that is too short for it.
+    """
+
+    def __init__(self, proxy: ProxyApp) -> None:
+        self._stream = EventStream(HookManager())
+        self._stream.watch(proxy.observers)
+        api = _make_api(lambda _api: contextlib.nullcontext(), openapi_url=None)
+        api.include_router(make_events_router(self._stream, needs_token=proxy.settings.api_key is not None))
+        handle_errors(api)
+        self._middleware = AccessMiddleware(api, _admin_access(proxy.settings))
+        self.leave = self._stream.leave
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._middleware(scope, receive, send)
+
+
+def _admin_access(settings: ProxySettings) -> ToolsSettings:
+    """Return who may use the admin API of a proxy. Raises ConfigurationError for a key that is too short for it."""
+    return ToolsSettings(token=settings.api_key, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins)
 
 
 def _is_admin(path: str) -> bool:

@@ -1,6 +1,6 @@
-"""The event stream of a server: the runtime events of its turns, for a bounded number of readers, without slowing a turn.
+"""The event stream of a server: the runtime events of its turns and the records of its requests, for a few readers.
 
-The first reader mounts the hook that observes turns. A reader gets the turns that begin after that.
+The first reader mounts the hook that observes turns. A reader gets the turns that begin after that. None slows a turn.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from patchbay._redaction import Redactor
 from patchbay.errors import PatchbayError
 from patchbay.hooks import Event, HookManager
 from patchbay.hooks.process.protocol import encode_event
+from patchbay.hooks.types import Meta
+from patchbay.models.request_record import RequestRecord
+from patchbay.server.request_state import RequestObserver
 
 NAME: Final = "server.events"
 """The hook's name in the manager."""
+
+REQUEST: Final = "server.request"
+"""Kind of the event of a finished request to a model; its payload is a RequestRecord."""
 
 MAX_READERS: Final = 16
 MAX_QUEUED: Final = 1000
@@ -135,11 +141,16 @@ class EventStream:
         self._dropped = 0
         self._unread_since = 0.0
         self._is_mounted = self._is_stopped = False
+        self._request_observers: list[RequestObserver] = []
 
     @property
     def readers(self) -> int:
         """The number of readers."""
         return len(self._readers)
+
+    def watch(self, observers: list[RequestObserver]) -> None:
+        """Send the records of a proxy with these ``observers`` too, from the first reader on."""
+        self._request_observers = observers
 
     def join(self, *, kinds: Iterable[str] = (), session: str | None = None, last_id: str = "") -> EventReader:
         """Return a new reader, which must be closed.
@@ -159,6 +170,7 @@ class EventStream:
             self._is_mounted = True
             self._dropped = self._manager.events.dropped
             self._manager.mount(NAME, self)
+            self._request_observers.append(self.add_request)
         return reader
 
     def remove(self, reader: EventReader) -> None:
@@ -173,7 +185,17 @@ class EventStream:
         self._end_all()
 
     async def on_runtime_event(self, event: Event) -> None:
-        """Send an event to the readers that want it."""
+        """Send an event of a turn to the readers that want it."""
+        self._publish(event)
+
+    def add_request(self, record: RequestRecord) -> None:
+        """Send the record of a request to the readers that want it."""
+        meta = Meta(agent_id=record.agent, turn_id=record.id, session_key=record.session, source="server")
+        severity = "error" if record.error else "info"
+        event = Event(f"req-{record.id}", REQUEST, record.time, meta, {}, severity, vars(record), {})
+        asyncio.get_running_loop().call_soon(self._publish, event)  # after the last events of its turn, which are queued
+
+    def _publish(self, event: Event) -> None:
         missing, self._dropped = self._manager.events.dropped - self._dropped, self._manager.events.dropped
         if missing > 0:  # dropped by the dispatcher; their sessions are unknown
             for reader in self._readers:
@@ -195,6 +217,8 @@ class EventStream:
     async def aclose(self) -> None:
         """End all streams: the hook was unmounted."""
         self._is_mounted = False
+        if self.add_request in self._request_observers:
+            self._request_observers.remove(self.add_request)
         self._end_all()
 
     def _catch_up(self, reader: EventReader, last_id: str) -> None:

@@ -337,7 +337,9 @@ class ResponseWriter:
     A stream may have to start before the upstream has answered (the heartbeat), so the first writer starts it.
     """
 
-    __slots__ = ("_common", "_redact", "_send", "before_end", "finished", "keep_alive", "pausable", "started", "status")
+    __slots__ = (
+        "_common", "_redact", "_send", "before_end", "ending", "finished", "keep_alive", "pausable", "started", "status",
+    )  # fmt: skip
 
     def __init__(self, send: Send, common: Headers, redact: Callable[[bytes], bytes] = bytes) -> None:
         self._send = send
@@ -352,6 +354,8 @@ class ResponseWriter:
         """Awaited before the end is sent: what the client reads there has been done."""
         self.keep_alive = KEEP_ALIVE
         """The bytes that an idle stream gets."""
+        self.ending: bytes | None = None
+        """The last bytes of a body that is passed on, for its usage; None where nobody reads it."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head, without secrets that the upstream repeats in it."""

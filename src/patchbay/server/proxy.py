@@ -7,17 +7,17 @@ a byte of the body is read.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from patchbay._redaction import Redactor, protect, secret_values
-from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.frontends import Frontend
+from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
+from patchbay.frontends import OpenAIResponses
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
@@ -58,14 +58,15 @@ from patchbay.server.http import (
     stream_body,
 )
 from patchbay.server.request_log import RequestLog, log_error_response, log_requests
+from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
 from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, relay
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
+    from patchbay.server.app import ProxyEvents
     from patchbay.server.chat.handler import ToolChat
-    from patchbay.server.chat.turn import ToolChatTurn
     from patchbay.server.responses_socket import ResponsesSockets
 
 _LOGGED_TYPES = (b"application/json", b"text/")
@@ -102,6 +103,7 @@ async def run_passthrough(request: ProxyRequest, tail: str) -> None:
 HEALTH_PATHS = ("/", "/health", "/health/")
 """The paths that need no key."""
 
+_EVENTS = "/api/events"
 _logger = logging.getLogger("patchbay.proxy")
 _PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _UNCHECKED_METHODS = frozenset({"GET", "HEAD", "DELETE"})
@@ -120,24 +122,6 @@ _Work = Callable[[ProxyRequest], Awaitable[None]]
 
 async def _send_json(make: Callable[[ProxyRequest], Awaitable[bytes]], request: ProxyRequest) -> None:
     await request.reply.whole(200, [JSON_TYPE], await make(request))
-
-
-@dataclass(slots=True)
-class _RequestState:
-    """State of a request, for its errors and log lines. For a front-end ``scope`` is the converted chat request's."""
-
-    scope: Any
-    path: str
-    reply: ResponseWriter
-    redact: Redactor
-    id: str = ""
-    frontend: Frontend | None = None
-    exchange: Exchange[bytes] | ToolChatTurn | None = None
-
-    @property
-    def takes_events(self) -> bool:
-        """Whether an error can be an event of the response."""
-        return self.exchange is not None and self.exchange.streaming and self.reply.pausable
 
 
 class ProxyApp:
@@ -168,6 +152,13 @@ class ProxyApp:
         self._prefix = os.urandom(4).hex()
         self._count = itertools.count(1)
         self._sockets: ResponsesSockets | None = None
+        self.observers: list[RequestObserver] = []
+        """Called with the record of each finished request to a model. They must neither block nor raise."""
+        self.logs_failures = True
+        """Whether failed requests to models are logged; False where an observer shows them."""
+        self.no_events = ""
+        """Why there is no event stream."""
+        self._events: ProxyEvents | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -177,7 +168,24 @@ class ProxyApp:
             except Rejected as error:
                 await reject(scope, send, error, as_openai=True)
                 return
+            if scope["path"] == _EVENTS and self._tools is None and find_tail(_EVENTS, self.settings.base_path) is None:
+                await self._serve_events(scope, receive, send)
+                return
         await self.serve_admitted(scope, receive, send)
+
+    async def _serve_events(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve the event stream; the first reader imports it."""
+        problem = self.no_events
+        if self._events is None and not problem:
+            app = await asyncio.to_thread(importlib.import_module, "patchbay.server.app")
+            try:
+                self._events = self._events or app.ProxyEvents(self)
+            except ConfigurationError as error:
+                problem = str(error)
+        if self._events is None:
+            await reject(scope, send, Rejected(409, "no_events", f"This proxy has no events: {problem}"))
+        else:
+            await self._events(scope, receive, send)
 
     async def serve_admitted(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a scope whose caller was checked."""
@@ -202,6 +210,8 @@ class ProxyApp:
         """Prepare for shutdown, before the server waits for running requests."""
         if self._sockets is not None:
             self._sockets.stopping()
+        if self._events is not None:
+            self._events.leave()
 
     async def aclose(self) -> None:
         """Stop responses in the background, close the connections to the upstream, and flush the request log."""
@@ -229,14 +239,17 @@ class ProxyApp:
         """Answer one request, with an error where that fails."""
         redact = self._redact.including(keys_of(scope))
         reply = ResponseWriter(send, common, redact)
-        state = _RequestState(scope, own_path(scope), reply, redact)
+        state = RequestState(scope, own_path(scope), reply, redact)
+        if self.observers:
+            state.observe()
         try:
             await self._answer(state, receive)
         except ClientDisconnect as error:
             self._log_failure(state, error)
         except PatchbayError as error:
             self._log_failure(state, error)
-            log_error_response(state.scope, error.status, redact.text(f"{error.code}: {error}"))
+            if self.logs_failures or not state.protocol:
+                log_error_response(state.scope, error.status, redact.text(f"{error.code}: {error}"))
             await self._send_error(state, error)
         except asyncio.CancelledError:
             stopping = StoppingError()
@@ -249,8 +262,11 @@ class ProxyApp:
             self._log_failure(state, PatchbayError(f"{type(error).__name__}: {error}"))
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             await self._send_error(state, failure)
+        finally:
+            if state.began and state.protocol:
+                state.record(self.observers)
 
-    async def _answer(self, state: _RequestState, receive: Receive) -> None:
+    async def _answer(self, state: RequestState, receive: Receive) -> None:
         """Check a request, and answer it. Raises PatchbayError."""
         route = self._frontends.route(state.scope, state.path)
         tail = CHAT if route is not None else await self._route(state.scope, state.path, state.reply)
@@ -259,8 +275,11 @@ class ProxyApp:
         if route is not None:
             state.frontend, state.scope = route.frontend, chat_scope(state.scope)
             state.reply.keep_alive = route.frontend.heartbeat
+            state.protocol = route.frontend.protocol if route.wants in ("answer", "compaction") else ""
         scope = state.scope
         chat = scope["method"] == "POST" and is_chat(tail)
+        if chat and route is None:
+            state.protocol = "chat"
         self._authorize(scope, chat=chat)
         state.id = f"{self._prefix}-{next(self._count)}"
         work: _Work | None
@@ -280,7 +299,7 @@ class ProxyApp:
         if work is not None:
             await self._run(state, receive, work)
 
-    def _begin(self, state: _RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
+    def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
         if self._tools is not None and (turn := self._tools.begin(state.scope, body, encoder)) is not None:
             state.exchange = turn
@@ -292,7 +311,7 @@ class ProxyApp:
         state.exchange = exchange = self._make_exchange(body, encoder)
         return partial(run_chat, exchange=exchange)
 
-    async def _begin_frontend(self, state: _RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
+    async def _begin_frontend(self, state: RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
         """Begin the work on a front-end's request; None where it is answered already. Raises PatchbayError."""
         frontends, reply = self._frontends, state.reply
         decoded = await frontends.decode(route, body, state.scope)
@@ -307,12 +326,13 @@ class ProxyApp:
             return partial(_send_json, partial(frontends.count, route, decoded.body, sent))
         run = partial(self._run_in_background, state.id, state.scope, chat, encoder)
         if (stored := await frontends.begin(decoded, run, state.scope)) is not None:
+            state.protocol = ""  # the record is that of the work in the background
             await self._send_stored(stored, receive, reply)
             return None
         reply.before_end = frontends.storing(encoder, state.scope)
         return self._begin(state, chat, encoder)
 
-    async def _run(self, state: _RequestState, receive: Receive, work: _Work) -> None:
+    async def _run(self, state: RequestState, receive: Receive, work: _Work) -> None:
         """Run ``work`` while its client and upstream are watched. Raises PatchbayError."""
         settings = self.settings
         with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
@@ -382,8 +402,17 @@ class ProxyApp:
             await gone.wait()
 
         redact = self._redact.including(keys_of(scope))
-        state = _RequestState(scope, "", ResponseWriter(send, []), redact, request_id)
-        await self._run(state, receive, self._begin(state, body, encoder))
+        state = RequestState(scope, "", ResponseWriter(send, []), redact, request_id, protocol=OpenAIResponses.protocol)
+        if self.observers:
+            state.observe()
+        try:
+            await self._run(state, receive, self._begin(state, body, encoder))
+        except PatchbayError as error:
+            state.failure = error
+            raise
+        finally:
+            if state.began:
+                state.record(self.observers)
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
@@ -442,7 +471,7 @@ class ProxyApp:
         allowed = b", ".join(wanted) or _DEFAULT_ALLOWED
         return [*_PREFLIGHT, (b"access-control-allow-headers", allowed), (b"vary", b"access-control-request-headers")]
 
-    async def _send_error(self, state: _RequestState, error: PatchbayError) -> None:
+    async def _send_error(self, state: RequestState, error: PatchbayError) -> None:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         reply, exchange = state.reply, state.exchange
         if not reply.started:
@@ -464,12 +493,13 @@ class ProxyApp:
             # The server closes the connection, so that no client takes the body for complete.
             raise TruncatedResponseError(str(error)) from error
 
-    def _log_request(self, state: _RequestState, **seen: Any) -> None:
+    def _log_request(self, state: RequestState, **seen: Any) -> None:
         if self._request_log is not None:
             method = state.scope["method"]
             self._request_log.record("client_request", state.id, redact=state.redact, method=method, path=state.path, **seen)
 
-    def _log_failure(self, state: _RequestState, error: PatchbayError) -> None:
+    def _log_failure(self, state: RequestState, error: PatchbayError) -> None:
+        state.failure = error
         if self._request_log is None or isinstance(error, UpstreamStatusError):  # logged with its body already
             return
         event = "upstream_error" if isinstance(error, UpstreamError) else "error"

@@ -237,10 +237,19 @@ def log_error_response(scope: Mapping[str, Any], status: int, reason: str) -> No
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _access_logger = logging.getLogger("patchbay.server.requests")
+_RECORDED: Final = "patchbay.recorded"
+
+
+def mark_recorded(scope: Mapping[str, Any]) -> None:
+    """Note that a request has a record, and needs no line of ``log_requests``."""
+    scope.get("state", {})[_RECORDED] = True  # of all copies of this scope
 
 
 def log_requests(app: AsgiApp) -> AsgiApp:
-    """Return ``app`` with a line per finished HTTP request, where the log shows them: client, method, path, status, seconds."""
+    """Return ``app`` with a line per finished HTTP request, where the log shows them: client, method, path, status, seconds.
+
+    Requests that have a record are left out.
+    """
     if not _access_logger.isEnabledFor(logging.DEBUG):
         return app
 
@@ -263,8 +272,9 @@ def log_requests(app: AsgiApp) -> AsgiApp:
             client = scope.get("client")
             path = printable(own_path(scope)[:200])
             seconds = time.perf_counter() - began
-            _access_logger.debug(
-                "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
-            )
+            if not scope.get("state", {}).get(_RECORDED):
+                _access_logger.debug(
+                    "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
+                )
 
     return serve

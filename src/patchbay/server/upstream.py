@@ -29,6 +29,8 @@ from patchbay.server.request_log import BodyCapture, RequestLog
 from patchbay.server.settings import ProxySettings
 from patchbay.server.watchdog import RequestWatchdog
 
+MAX_ENDING = 2048
+"""Bytes of a piece in which the usage of an answer is looked for."""
 _UNESCAPED = "!#$%&'()*+,/:;=?@[]~"
 """Characters of the base URL's path that are not percent-encoded, beside letters and digits."""
 
@@ -178,6 +180,8 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
                 capture.add(piece)
             await watch.wrote()
             await reply.write(piece)
+            if reply.ending is not None:
+                reply.ending = reply.ending[-MAX_ENDING:] + piece[-MAX_ENDING:]
             if stream:
                 reply.passed(piece)
             watch.wait()

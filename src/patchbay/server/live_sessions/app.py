@@ -11,11 +11,15 @@ import asyncio
 import importlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from patchbay._redaction import Redactor
 from patchbay.errors import (
     ConfigurationError,
     InvalidRequestError,
@@ -27,6 +31,8 @@ from patchbay.errors import (
 )
 from patchbay.hooks.process.client import ProcessHook
 from patchbay.hooks.registered import RegisteredHook
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.request_record import RequestRecord, token_counts
 from patchbay.models.resolve import HostedModel, NotOneModelError, resolve_model
 from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
@@ -58,10 +64,12 @@ from patchbay.server.live_sessions.protocol import (
     realtime_settings,
     role_in,
 )
+from patchbay.server.request_state import RequestObserver
 from patchbay.server.settings import ChatSettings
 from patchbay.server.websocket import GONE, STOPPING, CloseInfo, bounded
 from patchbay.tools.manager import LiveSession, LLMSessionManager
 from patchbay.tools.registry import Change
+from patchbay.types import Reply
 
 if TYPE_CHECKING:
     from patchbay.server.live_sessions.bridge import Session
@@ -112,12 +120,56 @@ _NO_TIMEOUT: Final = 30 * 86_400.0
 """A timeout in place of none: the client needs a number."""
 
 
+class ObservedModel:
+    """The model of a live session, a ChatModel: its finished requests have records."""
+
+    def __init__(self, model: HostedModel, observers: Sequence[RequestObserver], *, agent: str, session: str) -> None:
+        self.name = model.name
+        self._model = model
+        self._observers = observers
+        self._agent, self._session = agent, session
+
+    async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer ``request``; see HostedModel."""
+        began, end, failure = time.perf_counter(), ModelReply(Reply(None)), None
+        try:
+            async with aclosing(self._model.respond(request)) as events:
+                async for event in events:
+                    if isinstance(event, ModelReply):
+                        end = event
+                    yield event
+        except PatchbayError as error:
+            failure = error
+            raise
+        finally:
+            for observe in self._observers:
+                observe(self._record(request, end, failure, began))
+
+    def _record(self, request: ChatRequest, end: ModelReply, failure: PatchbayError | None, began: float) -> RequestRecord:
+        return RequestRecord(
+            protocol="session",
+            agent=self._agent,
+            session=self._session,
+            id=uuid.uuid4().hex[:12],
+            time=time.time(),
+            model=str(request.parameters.get("model") or self._model.name or ""),
+            stream=request.stream,
+            tools=len(request.tools),
+            calls=tuple([call.name for call in end.reply.tool_calls]),
+            **token_counts(end.usage.counts()),
+            seconds=time.perf_counter() - began,
+            status=failure.status if failure is not None else 200,
+            error=Redactor().text(f"{failure.code}: {failure}") if failure is not None else "",
+        )
+
+
 class SessionFactory:
     """Creates sessions; chats share one client of the upstream, which ``aclose`` closes."""
 
-    def __init__(self, governance: Governance, settings: LiveSessionsSettings) -> None:
+    def __init__(self, governance: Governance, settings: LiveSessionsSettings, observers: Sequence[RequestObserver]) -> None:
         self._governance = governance
         self._settings = settings
+        self._observers = observers
         self._chat = settings.chat or ChatSettings()
         self._chat_model: HostedModel | None = None
 
@@ -139,7 +191,7 @@ class SessionFactory:
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
             return RealtimeSession(settings, **common)
         return ChatSession(
-            self._model(),
+            ObservedModel(self._model(), self._observers, agent=request.role, session=key),
             instructions=request.instructions,
             parameters={"model": request.model} if request.model else None,
             attachments=self._chat.attachments,
@@ -223,13 +275,23 @@ class RoleBusyError(PatchbayError, RuntimeError):
 
 
 class LiveSessionsApp:
-    """Serves the sessions of the roles in ``managers``, with their tools and the hooks of ``governance``."""
+    """Serves the sessions of the roles in ``managers``, with their tools and the hooks of ``governance``.
 
-    def __init__(self, managers: Mapping[str, LLMSessionManager], governance: Governance, settings: LiveSessionsSettings) -> None:
+    ``observers`` get the records of requests to chat models.
+    """
+
+    def __init__(
+        self,
+        managers: Mapping[str, LLMSessionManager],
+        governance: Governance,
+        settings: LiveSessionsSettings,
+        *,
+        observers: Sequence[RequestObserver] = (),
+    ) -> None:
         self._managers = managers
         self._governance = governance
         self._settings = settings
-        self._factory = SessionFactory(governance, settings)
+        self._factory = SessionFactory(governance, settings, observers)
         self._bridges: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()  # set, and replaced, whenever a role may have become free

@@ -1,0 +1,216 @@
+"""Each finished request to a model has one record, in every protocol, whatever became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from chat_server.rig import call, calls, serve_weather
+from patchbay.hooks import HookManager, Meta
+from patchbay.models.request_record import RequestRecord
+from patchbay.proxy import ProxyApp, create_app
+from patchbay.server import ToolsSettings, create_tools_app
+from patchbay.server.event_stream import EventStream, StreamedEvent
+from patchbay.testing import Raw, ScriptedUpstream, Text
+from patchbay.tools.registry import Registration
+from realtime.server.rig import Client
+from support.http_server import BOUND, ask, serving
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+CALL = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
+MESSAGES = [{"role": "user", "content": "How is Rome?"}]
+
+
+class Records(list[RequestRecord]):
+    """The records of a proxy, which come from the thread that serves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came = threading.Condition()
+
+    def add(self, record: RequestRecord) -> None:
+        with self._came:
+            self.append(record)
+            self._came.notify()
+
+    def wait(self, count: int = 1) -> list[RequestRecord]:
+        """Wait for so many records: a response may be read before its record is made."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self) >= count, BOUND)
+        return list(self)
+
+
+def recording(app: ProxyApp) -> Records:
+    records = Records()
+    app.observers.append(records.add)
+    return records
+
+
+@contextlib.contextmanager
+def proxy(script: Any, **settings: Any) -> Iterator[tuple[int, Records]]:
+    with ScriptedUpstream(script) as upstream:
+        app = create_app(upstream.url, **{"tools": "text", **settings})
+        records = recording(app)
+        with serving(app, sockets=True) as port:
+            yield port, records
+
+
+def body_of(protocol: str, *, stream: bool) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request with a tool."""
+    if protocol == "chat":
+        options = {"stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
+        return "/v1/chat/completions", {"model": "m", "messages": MESSAGES, "tools": CHAT_TOOLS, **options}
+    if protocol == "messages":
+        tools = [{"name": "weather", "input_schema": SCHEMA}]
+        return "/v1/messages", {"model": "m", "max_tokens": 99, "messages": MESSAGES, "tools": tools, "stream": stream}
+    if protocol == "responses":
+        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA}]
+        return "/v1/responses", {"model": "m", "input": "How is Rome?", "tools": tools, "stream": stream}
+    tools = [{"functionDeclarations": [{"name": "weather", "parameters": SCHEMA}]}]
+    body = {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}], "tools": tools}
+    return f"/v1beta/models/m:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}", body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses", "gemini"])
+def test_record_has_what_was_asked_and_answered_in_every_protocol(protocol: str, stream: bool) -> None:
+    with proxy([CALL]) as (port, records):
+        path, body = body_of(protocol, stream=stream)
+        assert 200 == ask(port, "POST", path, body).status
+        [record] = records.wait()
+    assert (protocol, "m", "text", stream, 1, ("weather",), 200, "") == (
+        record.protocol, record.model, record.mode, record.stream, record.tools, record.calls, record.status, record.error,
+    )  # fmt: skip
+    assert (True, ("--tools text",)) == (record.seconds > 0, record.reasons)
+    assert (int, int) == (type(record.prompt_tokens), type(record.completion_tokens))
+
+
+def test_message_of_a_websocket_and_a_response_in_the_background_have_records() -> None:
+    with proxy([CALL, "Fine."]) as (port, records):
+        with connect(f"ws://127.0.0.1:{port}/v1/responses", open_timeout=BOUND) as socket:
+            socket.send(json.dumps({"type": "response.create", **body_of("responses", stream=True)[1]}))
+            while "response.completed" not in socket.recv(BOUND):
+                pass
+        assert 200 == ask(port, "POST", "/v1/responses", {"model": "b", "input": "Hi.", "background": True}).status
+        first, second = records.wait(2)
+    assert ("responses", "m", True, ("weather",), 200) == (
+        first.protocol, first.model, first.stream, first.calls, first.status,
+    )  # fmt: skip
+    assert ("responses", "b", False, ()) == (second.protocol, second.model, second.stream, second.calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_an_answer_that_is_passed_on_are_read_from_its_end(stream: bool) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    with proxy([Text("Fine. " * 3000, piece=100)]) as (port, records):
+        answer = ask(port, "POST", "/v1/chat/completions", {"model": "m", "messages": MESSAGES, **options})
+        [record] = records.wait()
+    assert b"Fine." in answer.body
+    assert ("", 0, stream, True) == (record.mode, record.tools, record.stream, (record.completion_tokens or 0) > 4000)
+
+
+def test_requests_that_fail_have_records_with_the_reason() -> None:
+    key, chat = {"authorization": "Bearer the-key"}, "/v1/chat/completions"
+    with serving(app := create_app("http://127.0.0.1:9/v1", api_key="the-key", max_body_size=1000)) as port:
+        records = recording(app)
+        sent = [
+            (chat, {"model": "m", "messages": MESSAGES}, {}),
+            (chat, {"model": "m"}, key),
+            ("/v1/messages", {"model": "m" * 2000}, key),
+            ("/v1/responses", {"model": "m", "input": "Hi."}, key),
+        ]
+        statuses = [ask(port, "POST", path, body, headers=headers).status for path, body, headers in sent]
+        found = records.wait(4)
+    expected = [
+        (401, "invalid_api_key", ""),
+        (400, "invalid_request", ""),
+        (413, "request_too_large", ""),
+        (502, "upstream_error", "m"),
+    ]
+    assert expected == [(each.status, each.error.partition(":")[0], each.model) for each in found]
+    assert [each[0] for each in expected] == statuses
+
+
+def test_error_of_a_record_has_no_key_that_the_upstream_repeats() -> None:
+    key = "a-key-of-a-client-0123456789"
+    refusal = json.dumps({"error": {"message": f"Incorrect API key provided: {key}", "code": "invalid_api_key"}}).encode()
+    with proxy([Raw([refusal], 401, "application/json")]) as (port, records):
+        body = {"model": "m", "messages": MESSAGES, "tools": CHAT_TOOLS}
+        assert 401 == ask(port, "POST", "/v1/chat/completions", body, headers={"authorization": f"Bearer {key}"}).status
+        [record] = records.wait()
+    assert (401, True, False) == (record.status, "Incorrect API key" in record.error, key in record.error)
+
+
+def test_record_says_why_the_model_was_asked_again() -> None:
+    with ScriptedUpstream(["Fine.", CALL], tools="refuse") as upstream, serving(app := create_app(upstream.url)) as port:
+        records = recording(app)
+        body = {"model": "m", "messages": MESSAGES, "tools": CHAT_TOOLS, "tool_choice": "required"}
+        assert 200 == ask(port, "POST", "/v1/chat/completions", body).status
+        [record] = records.wait()
+    assert (
+        "HTTP 400: the server refuses tools, so they are in the prompt",
+        "tool_choice was not met: asked again",
+    ) == record.reasons
+
+
+def test_other_requests_have_no_record() -> None:
+    with proxy(["Fine."]) as (port, records):
+        for method, path in (("GET", "/v1/models"), ("GET", "/health"), ("POST", "/v1/embeddings"), ("POST", "/nowhere")):
+            ask(port, method, path, {"model": "m"} if method == "POST" else None)
+        ask(port, "POST", "/v1/messages/count_tokens", {"model": "m", "messages": MESSAGES})
+        ask(port, "POST", "/v1/chat/completions", {"model": "last", "messages": MESSAGES})
+        assert ["last"] == [each.model for each in records.wait()]
+
+
+def test_each_request_of_a_session_has_a_record() -> None:
+    with ScriptedUpstream([calls(call("weather", '{"city": "Rome"}')), "Sunny."]) as upstream:
+        app = create_tools_app(("ann",), upstream=upstream.url, settings=ToolsSettings(lease=0.0))
+        app.registry.register(Registration("weather", "", SCHEMA, callback_url="http://127.0.0.1:9/"))
+        assert app.proxy is not None
+        records = recording(app.proxy)
+        with serving(app, sockets=True) as port:
+            address = f"ws://127.0.0.1:{port}/api/sessions/ann?model=m&session=s1"
+            with connect(address, open_timeout=BOUND, proxy=None) as socket:
+                Client(socket).answer("How is Rome?")
+            first, second = records.wait(2)
+    assert [("session", "m", "ann", "s1", True, 200)] * 2 == [
+        (each.protocol, each.model, each.agent, each.session, each.stream, each.status) for each in (first, second)
+    ]
+    assert (1, ("weather",), ()) == (first.tools, first.calls, second.calls)
+    assert (first.prompt_tokens or 0) > 0
+
+
+def test_turn_with_tools_of_the_server_has_one_record() -> None:
+    with serve_weather([calls(call("weather", '{"city": "Rome"}')), "Sunny."]) as at:
+        records = recording(at.server.app.proxy)
+        assert 200 == at.post(**{"X-Patchbay-Session": "s1"}).status
+        [record] = records.wait()
+    assert ("ann", "s1", "native", 1, ("weather",)) == (
+        record.agent, record.session, record.mode, record.tools, record.calls,
+    )  # fmt: skip
+    assert (record.prompt_tokens or 0) > 0
+
+
+async def test_record_of_a_turn_follows_the_last_event_of_the_turn_in_the_event_stream() -> None:
+    hooks = HookManager()
+    stream = EventStream(hooks)
+    reader = stream.join(session="s1")
+    try:
+        hooks.events.emit("agent.turn.end", Meta(session_key="s1"), {}, {"Status": "completed"})
+        stream.add_request(RequestRecord(id="t1", session="s1", model="m"))
+        found: list[StreamedEvent | int] = []
+        while len(found) < 2:
+            found += await reader.read(BOUND) or pytest.fail("no event")
+    finally:
+        reader.close()
+        await hooks.aclose()
+    assert ["agent.turn.end", "server.request"] == [each.kind for each in found if isinstance(each, StreamedEvent)]
+    assert isinstance(last := found[-1], StreamedEvent)
+    assert ("m", "t1") == (json.loads(last.data)["payload"]["model"], json.loads(last.data)["scope"]["turn_id"])
