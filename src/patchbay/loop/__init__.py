@@ -6,7 +6,6 @@ across a ``yield`` (law 10); closing the generator stops the model and the tools
 
 from __future__ import annotations
 
-
 from patchbay.loop.events import (
     FinalEvent,
     IterationEndEvent,

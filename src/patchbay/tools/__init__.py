@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from patchbay.tools.context import AgentScope, Context, Progress, ToolActions, ToolContext, merge_actions
 from patchbay.tools.function import FunctionTool, ToolDefinition, as_tool, collect_tools, tool
 from patchbay.tools.results import render_error, render_result, well_formed
