@@ -9,7 +9,9 @@ import asyncio
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,17 +20,20 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.realtime import RealtimeLimits, RealtimeSession
-from patchbay.testing import realtime as fakes
-from patchbay.testing.realtime import Call, Quote, Say
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 from . import Names, Recorded
 
 FAKES = {
-    "openai": fakes.FakeOpenAI,
-    "gemini": fakes.FakeGemini,
-    "glm": fakes.FakeGLM,
-    "qwen": fakes.FakeQwen,
-    "stepfun": fakes.FakeStepFun,
+    "openai": FakeOpenAI,
+    "gemini": FakeGemini,
+    "glm": FakeGLM,
+    "qwen": FakeQwen,
+    "stepfun": FakeStepFun,
 }
 SCRIPT = [
     [Say("One moment."), Call("get_weather", {"city": "Zürich"}, call_id="call_a"), Call("fail", {}, call_id="call_b")],

@@ -12,10 +12,11 @@ from patchbay.loop import ToolProgressEvent, ToolResultEvent
 from patchbay.mcp import McpHost, McpServer
 from patchbay.mcp.config import ServersFile
 from patchbay.realtime.events import ErrorEvent
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, FakeRealtime, Quote
+from patchbay.testing.realtime import Call, FakeOpenAI, FakeRealtime, Quote
 from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, playing
 from realtime.server.rig import serving
+from support.realtime_fakes import FakeGemini
 
 PROVIDERS = [FakeOpenAI, FakeGemini]
 

@@ -14,10 +14,11 @@ from patchbay.agents import LlmAgent
 from patchbay.executor import Executor
 from patchbay.loop import turn
 from patchbay.testing import ScriptedModel
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.types import Reply, ToolCall, ToolSpec
 from realtime.core.playing import playing
+from support.realtime_fakes import FakeGemini
 from support.running import run
 from tools_server.rig import calling_back, json_response
 

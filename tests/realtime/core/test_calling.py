@@ -9,17 +9,9 @@ import pytest
 
 from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
 from patchbay.realtime import DroppedEvent, ErrorEvent, ResponseEndEvent
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    FakeGemini,
-    FakeOpenAI,
-    Faults,
-    Pause,
-    Quote,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, Pause, Quote, Say
 from patchbay.tools import ToolContext, ToolDefinition
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, created, done, served, text_delta
 from .playing import SlowTool, bounded, limits, named, playing, recording, wait_until_answered

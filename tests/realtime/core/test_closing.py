@@ -19,7 +19,8 @@ from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import ConnectionEvent, RealtimeSession, RealtimeSettings, connection
 from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
 from patchbay.realtime.providers.event_providers import OpenAIDialect
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote, Say
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, content, served
 from .playing import Played, bounded, limits, named, playing, snapshot_of

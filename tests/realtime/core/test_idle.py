@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from patchbay.realtime import ConnectionEvent, IdleEvent, TranscriptEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Quote, Say
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Quote, Say
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, content, created, done, served, text_delta
 from .playing import Played, SlowTool, limits, playing

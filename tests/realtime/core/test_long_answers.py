@@ -18,7 +18,8 @@ from patchbay.realtime import (
     TranscriptEvent,
 )
 from patchbay.testing import ScriptedUpstream, Text
-from patchbay.testing.realtime import FakeGemini, FakeOpenAI, FakeQwen, FakeRealtime, Say
+from patchbay.testing.realtime import FakeOpenAI, FakeRealtime, Say
+from support.realtime_fakes import FakeGemini, FakeQwen
 
 from .playing import bounded
 

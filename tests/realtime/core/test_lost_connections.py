@@ -10,15 +10,8 @@ from executor.virtual_time import later
 from patchbay.errors import ConfigurationError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import ToolResultEvent
 from patchbay.realtime import ErrorEvent, RealtimeSession, RealtimeSettings, ResponseEndEvent
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    FakeGLM,
-    FakeOpenAI,
-    Faults,
-    Quote,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, Quote, Say
+from support.realtime_fakes import FakeGLM
 
 from .playing import Played, limits, playing, recording
 

@@ -12,10 +12,11 @@ from patchbay.errors import HookAbortError
 from patchbay.hooks import AbortTurn, HookManager
 from patchbay.loop import ToolCallEvent, ToolResultEvent, UserOutputEvent
 from patchbay.realtime import ErrorEvent, InterruptedEvent, ResponseEndEvent, TranscriptEvent, response_state
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Pause, Say
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, content, created, done, served, text_delta
 from .playing import SlowTool, bounded, playing

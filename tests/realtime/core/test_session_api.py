@@ -11,7 +11,7 @@ import pytest
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.realtime import ChatSession, ConnectionEvent, IdleEvent, RealtimeSession
 from patchbay.testing import ScriptedModel
-from patchbay.testing.realtime import FakeGLM
+from support.realtime_fakes import FakeGLM
 
 from .playing import bounded
 

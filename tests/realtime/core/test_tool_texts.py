@@ -7,8 +7,9 @@ import json
 import pytest
 
 from patchbay.loop import ToolCallEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Quote, Say
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
+from support.realtime_fakes import FakeGemini
 
 from .playing import SlowTool, limits, playing
 

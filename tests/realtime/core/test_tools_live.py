@@ -9,18 +9,10 @@ import pytest
 from patchbay.errors import ToolSyncError
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import RealtimeSession, ResponseEndEvent
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    FakeGemini,
-    FakeOpenAI,
-    Faults,
-    Pause,
-    Quote,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, Pause, Quote, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, change, open_session, rejected_execution, serving, updated
 from .playing import SlowTool, bounded, limits, named, playing, snapshot_of

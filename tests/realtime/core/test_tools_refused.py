@@ -10,9 +10,10 @@ import pytest
 from patchbay.errors import ToolSyncError
 from patchbay.loop import TextEvent
 from patchbay.realtime import ErrorEvent, ResponseEndEvent
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Quote
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
+from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, change, content, created, done, open_session, refusal, rejected_execution, replies, served, serving
 from .playing import bounded, limits, named, playing, snapshot_of

@@ -9,9 +9,10 @@ import pytest
 from executor.virtual_time import later
 from patchbay.errors import ToolSyncError
 from patchbay.realtime import ErrorEvent
-from patchbay.testing.realtime import FakeGLM, FakeOpenAI, Faults
+from patchbay.testing.realtime import FakeOpenAI, Faults
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
+from support.realtime_fakes import FakeGLM
 
 from .peers import Peer, change, content, refusal, replies, served, updated
 from .playing import Played, bounded, limits, named, playing, snapshot_of

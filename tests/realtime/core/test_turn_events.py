@@ -12,9 +12,10 @@ import pytest
 from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent, UserOutputEvent
 from patchbay.realtime import ErrorEvent, InterruptedEvent, ResponseEndEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeOpenAI, Faults, Pause, Quote, Say
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, Pause, Quote, Say
 from patchbay.tools import tool
 from patchbay.tools.output import ToolOutput
+from support.realtime_fakes import FakeGemini
 
 from .playing import Played, SlowTool, limits, playing
 

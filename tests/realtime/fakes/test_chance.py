@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from patchbay.testing.realtime import Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+from patchbay.testing.realtime import Call, FakeOpenAI
 from realtime.random_scripts import random_script
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 from support.repeated import examples, repeated
 from support.running import run
 

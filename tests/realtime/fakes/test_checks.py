@@ -7,19 +7,8 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    Cancel,
-    FakeGemini,
-    FakeOpenAI,
-    Faults,
-    Frame,
-    GoAway,
-    Interrupt,
-    Pause,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, Cancel, FakeOpenAI, Faults, Frame, GoAway, Interrupt, Pause, Say
+from support.realtime_fakes import FakeGemini
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,10 @@ from collections import Counter
 
 import pytest
 
-from patchbay.testing.realtime import (
-    Call,
-    Cancel,
-    FakeGemini,
-    FakeGLM,
-    FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
-    GoAway,
-    Interrupt,
-)
+from patchbay.testing.realtime import Call, Cancel, FakeOpenAI, GoAway, Interrupt
 from patchbay.testing.realtime.script import AnswerFault, CallFault, Point, Status
 from realtime.random_scripts import random_script
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 SCRIPTS = 200

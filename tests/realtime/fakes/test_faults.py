@@ -10,21 +10,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 from websockets.sync.client import connect
 
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    Drop,
-    FakeGemini,
-    FakeGLM,
-    FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
-    Faults,
-    GoAway,
-    Pause,
-    Quote,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, GoAway, Pause, Quote, Say
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 from .raw import SESSIONS, SETUP, Line, headers, opened, result, talking, text_item
 

@@ -12,8 +12,9 @@ from google.genai import live, types
 from openai.types.realtime import RealtimeServerEvent
 from websockets.asyncio.client import connect
 
-from patchbay.testing.realtime import Call, FakeGemini, FakeOpenAI, Faults, Quote
+from patchbay.testing.realtime import Call, FakeOpenAI, Faults, Quote
 from realtime.random_scripts import random_script
+from support.realtime_fakes import FakeGemini
 from support.running import run
 
 from .raw import FLAT, PARAMETERS, VOICED, CorrectFamilyClient, CorrectGeminiClient

@@ -5,20 +5,8 @@ from __future__ import annotations
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    Cancel,
-    FakeGemini,
-    FakeGLM,
-    FakeOpenAI,
-    FakeQwen,
-    FakeStepFun,
-    Faults,
-    Interrupt,
-    Pause,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, Cancel, FakeOpenAI, Faults, Interrupt, Pause, Say
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 from .raw import DECLARED, FLAT, NESTED, SESSIONS, Line, message, opened, result, talking, text_item
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
+from patchbay.testing.realtime import FakeOpenAI, Quote
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 from .raw import Line, talking
 

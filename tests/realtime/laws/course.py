@@ -29,11 +29,12 @@ from patchbay.realtime import (
     RealtimeSettings,
     TranscriptEvent,
 )
-from patchbay.testing.realtime import Answer, FakeGemini, FakeRealtime, Faults, Interrupt
+from patchbay.testing.realtime import Answer, FakeRealtime, Faults, Interrupt
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, connected, limits
 from realtime.random_scripts import random_script
+from support.realtime_fakes import FakeGemini
 
 BOUND = 90.0
 """Seconds within which any course is over; on a quiet machine one takes a few hundredths."""

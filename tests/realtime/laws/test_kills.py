@@ -9,9 +9,10 @@ import pytest
 
 from patchbay.loop import TextEvent, ToolCallEvent, ToolResultEvent
 from patchbay.realtime import ErrorEvent
-from patchbay.testing.realtime import Answer, Call, FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun, Quote
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Quote
 from patchbay.testing.realtime.script import Point
 from realtime.core.playing import Played, SlowTool, playing
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
 ALL = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 BEFORE_THE_END = ("asked", "created", "deltas", "calls")

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from patchbay.testing.realtime import FakeGemini, FakeGLM, FakeOpenAI, FakeQwen, FakeStepFun
+from patchbay.testing.realtime import FakeOpenAI
+from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 from support.repeated import examples, repeated
 
 from .course import Course, drawn, played_out

@@ -11,10 +11,11 @@ from google.genai import types as sdk
 from patchbay.realtime import RealtimeSession
 from patchbay.realtime.providers.base import CallResult, ConnectionSetup, Line
 from patchbay.realtime.server_events import CallsCancelled, ResponseDone, SpeechStarted
-from patchbay.testing.realtime import Answer, FakeGemini, Faults, Pause, Quote, Say
+from patchbay.testing.realtime import Answer, Faults, Pause, Quote, Say
 from realtime.core.playing import limits
 from realtime.fakes.raw import Line as ProviderConnection
 from realtime.fakes.raw import opened
+from support.realtime_fakes import FakeGemini
 from support.running import run
 
 from .frames import dialect, read

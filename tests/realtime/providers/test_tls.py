@@ -11,8 +11,9 @@ import trustme
 
 from patchbay.errors import UpstreamError
 from patchbay.realtime import RealtimeSession, connection
-from patchbay.testing.realtime import FakeGemini, FakeOpenAI, Quote
+from patchbay.testing.realtime import FakeOpenAI, Quote
 from realtime.core.playing import limits
+from support.realtime_fakes import FakeGemini
 
 BOUND = 60.0
 LIMITS = limits(reconnects=3)

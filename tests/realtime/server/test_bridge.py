@@ -19,10 +19,11 @@ from patchbay.server.live_sessions.app import LiveSessionsApp
 from patchbay.server.live_sessions.bridge import SessionBridge, SessionLog, Socket
 from patchbay.server.live_sessions.protocol import LiveSessionsSettings
 from patchbay.server.websocket import CloseInfo
-from patchbay.testing.realtime import Answer, FakeGemini, FakeOpenAI, FakeRealtime, Pause, Say
+from patchbay.testing.realtime import Answer, FakeOpenAI, FakeRealtime, Pause, Say
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import ToolRegistry
+from support.realtime_fakes import FakeGemini
 
 
 class SessionsUnderTest:

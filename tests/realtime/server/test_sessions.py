@@ -12,17 +12,9 @@ from urllib.parse import urlencode
 import pytest
 
 from patchbay.testing import ContractModel, ScriptedUpstream
-from patchbay.testing.realtime import (
-    Answer,
-    Call,
-    FakeGemini,
-    FakeOpenAI,
-    Faults,
-    Pause,
-    Quote,
-    Say,
-)
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, Pause, Quote, Say
 from support.cli import run_cli
+from support.realtime_fakes import FakeGemini
 from tools_server.rig import calling_back, json_response, no_response
 
 from .rig import serving

@@ -1,23 +1,18 @@
-"""Fake providers of realtime sessions: WebSocket servers on loopback whose models follow a script.
+"""A fake provider of realtime sessions: a WebSocket server on loopback whose model follows a script.
 
-They enforce the providers' rules and record violations. They do not import ``patchbay.realtime``, so that they do not share its
+It enforces the provider's rules and records violations. It does not import ``patchbay.realtime``, so that it does not share its
 mistakes about the wire format.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from patchbay.testing.realtime.fake import FakeRealtime as FakeRealtime
-    from patchbay.testing.realtime.gemini import FakeGemini as FakeGemini
-    from patchbay.testing.realtime.openai import FakeGLM as FakeGLM
     from patchbay.testing.realtime.openai import FakeOpenAI as FakeOpenAI
-    from patchbay.testing.realtime.openai import FakeQwen as FakeQwen
-    from patchbay.testing.realtime.openai import FakeStepFun as FakeStepFun
     from patchbay.testing.realtime.records import Issued as Issued
     from patchbay.testing.realtime.records import ModelInput as ModelInput
     from patchbay.testing.realtime.script import Answer as Answer
@@ -33,20 +28,12 @@ if TYPE_CHECKING:
     from patchbay.testing.realtime.script import Say as Say
 
 
-__all__, _resolve = lazy_exports(
+__all__, __getattr__ = lazy_exports(
     __name__,
     {
         "fake": "FakeRealtime",
-        "gemini": "FakeGemini",
-        "openai": "FakeGLM FakeOpenAI FakeQwen FakeStepFun",
+        "openai": "FakeOpenAI",
         "records": "Issued ModelInput",
         "script": "Answer Call Cancel Drop Faults Frame GoAway Interrupt Pause Quote Say",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Told":
-        warnings.warn("patchbay.testing.realtime.Told is now ModelInput.", DeprecationWarning, stacklevel=2)
-        name = "ModelInput"
-    return _resolve(name)
