@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 from media.pictures import png
 from patchbay.media import MediaRefusedError
 from patchbay.media.content import (
-    MIN_BARE,
-    decode_base64,
     drop_cut_base64,
-    find_base64,
     make_data_url,
     may_have_base64,
     parse_data_url,
@@ -55,15 +52,6 @@ def wrapped(text: str, width: int = 76, end: str = "\n") -> str:
         (f"{URL}\n{URL}", "<1 image/png>\n<2 image/png>"),
         (f"data:image/png;name=a.png;base64,{CODE}", "<1 image/png>"),
         (f"data:;base64,{CODE}", "<1 >"),
-        (CODE, "<1 >"),
-        (f"image: {CODE}.", "image: <1 >."),
-        (f"{CODE}\nThat was the image.", "<1 >\nThat was the image."),
-        (f"First\n{CODE}\nlast", "First\n<1 >\nlast"),
-        (json.dumps([CODE, CODE, "x"]), '["<1 >", "<2 >", "x"]'),
-        (f"```\n{wrapped(CODE)}\n```", "```\n<1 >\n```"),
-        (json.dumps({"out": wrapped(CODE)}), '{"out": "<1 >"}'),
-        (json.dumps({"out": wrapped(CODE, 64, "\r\n")}), '{"out": "<1 >"}'),
-        (wrapped(URL, 76), "<1 image/png>"),
     ],
 )
 def test_base64_is_found_anywhere_in_a_text(text, expected):
@@ -76,17 +64,17 @@ def test_base64_is_found_anywhere_in_a_text(text, expected):
 def test_base64_in_the_escapes_of_other_writers_of_json_is_found():
     as_php = json.dumps({"image": URL}).replace("/", "\\/")
     as_dotnet = json.dumps({"image": URL}).replace("+", "\\u002B").replace("=", "\\u003d")
-    in_json = json.dumps({"body": json.dumps({"image": URL, "bare": CODE})})
+    in_json = json.dumps({"body": json.dumps({"image": URL})})
     assert ('{"image": "<1 image/png>"}', [IMAGE]) == lifted(as_php)
     assert ('{"image": "<1 image/png>"}', [IMAGE]) == lifted(as_dotnet)
-    assert ('{"body": "{\\"image\\": \\"<1 image/png>\\", \\"bare\\": \\"<2 >\\"}"}', [IMAGE, IMAGE]) == lifted(in_json)
+    assert ('{"body": "{\\"image\\": \\"<1 image/png>\\"}"}', [IMAGE]) == lifted(in_json)
 
 
 def test_the_alphabet_for_urls_and_a_missing_padding_are_understood():
     for size in (3000, 3001, 3002):
         data = random.Random(size).randbytes(size)
         for text in (base64.urlsafe_b64encode(data).decode(), base64.b64encode(data).decode().rstrip("=")):
-            assert ("<1 >", [data]) == lifted(text)
+            assert ("<1 a/b>", [data]) == lifted(f"data:a/b;base64,{text}")
 
 
 @pytest.mark.parametrize(
@@ -94,14 +82,14 @@ def test_the_alphabet_for_urls_and_a_missing_padding_are_understood():
     [
         "",
         "sunny",
+        CODE,
+        wrapped(URL),
         "data:image/png;base64,iVBORw0KGgo=",
         f"data:image/png;base64,{CODE[:100]}",
         f"data:image/png;base64,{CODE[:401]}",  # one letter too many
         f"data:image/png;base64,{CODE[:200]}!{CODE[:200]}",
         f"database;base64,{'x' * 300}.",
         f"data: what;base64,{CODE[:400]}",
-        CODE[: MIN_BARE - 1],
-        CODE[: MIN_BARE * 2 + 1],
         "x" * 100_000,
         "-" * 100_000,
         "ACGT" * 10_000,
@@ -147,24 +135,16 @@ def test_hostile_texts_are_read_in_one_go():
     st.lists(
         st.one_of(
             st.text(alphabet='abc \n.,;:="\\/{}data:;base64,', max_size=40),
-            st.sampled_from([URL, URL[:300], wrapped(CODE), "A" * 3000, ";base64,", "data:x/y;base64,", "\\" * 50]),
-            st.binary(min_size=1600, max_size=4000).map(lambda data: base64.b64encode(data).decode()),
+            st.sampled_from([URL, URL[:300], "A" * 3000, ";base64,", "data:x/y;base64,", "\\" * 50]),
         ),
         max_size=6,
     )
 )
-def test_pieces_cover_the_text_in_order(parts):
+def test_only_what_may_have_base64_is_changed(parts):
     text = "".join(parts)
-    pieces = find_base64(text)
-    places = [place for piece in pieces for place in (piece.start, piece.end)]
-    assert places == sorted(places)
-    for piece in pieces:
-        spelled = text[piece.start : piece.end].rpartition(",")[2]
-        assert decode_base64(spelled) == piece.data
-    outside = "".join(text[begin:end] for begin, end in zip([0, *places[1::2]], [*places[::2], len(text)], strict=True))
-    assert outside == replace_base64(text, lambda _: "")
-    if pieces:
-        assert may_have_base64(text)
+    shown, found = lifted(text)
+    assert bool(found) == (shown != text)
+    assert not found or may_have_base64(text)
 
 
 @given(st.binary(min_size=1540, max_size=5000), st.text(alphabet=" .,:(){}\"'", min_size=1, max_size=5))
@@ -192,18 +172,17 @@ def test_base64_that_a_text_was_cut_in_is_left_out():
     for cut in range(400, 404):
         half = f'{{"images": [{{"data": "{CODE[:cut]}'
         assert f'{{"images": [{{"data": "[{cut} characters of base64 are left out: the rest is missing]' == drop_cut_base64(half)
-    for whole in ("", "sunny", f"look: {CODE[:200]}", "x" * 5000, f"{CODE} and words", "a/b-c/" * 1000):
+    for whole in ("", "sunny", f"look: {CODE[:200]}", "x" * 5000, f"{CODE} and words", f'"{CODE[:200]}', "a/b-c/" * 1000):
         assert whole == drop_cut_base64(whole)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("text", [wrapped(CODE), wrapped(CODE, 64, "\r\n"), CODE, URL])
-def test_json_in_json_hides_no_base64(text, depth):
+def test_json_in_json_hides_no_base64(depth):
+    text = URL
     for _ in range(depth):
         text = json.dumps({"in": text}).replace("/", "\\/")
     shown, found = lifted(text)
     assert [IMAGE] == found
-    assert len(shown) < 200
     for _ in range(depth):
-        text, shown = shown, json.loads(shown)["in"]
-    assert shown.startswith("<1 ")
+        shown = json.loads(shown)["in"]
+    assert "<1 image/png>" == shown

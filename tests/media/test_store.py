@@ -584,7 +584,7 @@ def test_type_of_a_file_is_detected_from_its_bytes(store):
     assert ("text/csv", "file") == kind(b"a,b", "", "a.csv")
     assert ("application/octet-stream", "file") == kind(b"a,b", "\r\nX: y")
     assert ("text/plain", "file") == kind(b"a,b", "Text/Plain; charset=utf-8")
-    assert ("video/mp4", "video") == kind(b"\0\0\0\x18ftypisom", "")
+    assert ("video/mp4", "video") == kind(b"\0\0\0\x18ftypisom\0\0\2\0isomiso2", "")
 
 
 def test_a_tag_has_the_path_of_a_file_that_others_can_open_and_never_breaks_out_of_it(store, photo, tmp_path):

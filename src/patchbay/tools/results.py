@@ -68,6 +68,8 @@ _ARRAY_TYPES = (list, tuple, deque, range, Iterator, KeysView, ValuesView, Items
 
 _LIST_METHODS = ("tolist", "to_dicts", "to_list", "to_pylist")  # numpy and array.array; polars; pyarrow
 _UNKNOWN = object()
+_LONG_BASE64 = 256
+"""Characters from which on bytes are written as a ``data:`` URL, which a model gets as a file (``patchbay.media``)."""
 
 
 def render_result(value: Any) -> str:
@@ -269,7 +271,8 @@ def _bytes(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+        code = base64.b64encode(value).decode()
+        return code if len(code) < _LONG_BASE64 else f"data:;base64,{code}"
 
 
 def json_default(value: Any) -> Any:
