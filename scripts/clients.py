@@ -35,6 +35,9 @@ GUIDES = ROOT / "docs" / "guides"
 PAGE = GUIDES / "coding-agents.md"
 TABLE = re.compile(r"(<!-- clients: begin -->\n).*?(<!-- clients: end -->)", re.DOTALL)
 HEADER = ["| client | version | protocol | read | edit | command |", "|---|---|---|---|---|---|"]
+NODE = "node@24"
+"""From npm: the newest agents need a newer one than a system may have, and npm installs what the node that runs it allows."""
+PATH = f"{BUILD / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
 LIMIT = 120.0
 """Seconds for one agent."""
 
@@ -46,8 +49,11 @@ def install(agents: list[Agent]) -> None:
     if missing:
         print(f"installing {', '.join(each.package for each in missing)} into {BUILD.relative_to(ROOT)}", flush=True)
     if packages := [each.package for each in missing if each.registry == "npm"]:
-        (BUILD / "package.json").write_text('{"private": true}')
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *packages], cwd=BUILD, check=True)
+        if not (BUILD / "package.json").exists():  # (npm removes what it does not name)
+            (BUILD / "package.json").write_text('{"private": true}')
+        for wanted in ([NODE], packages):
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *wanted]
+            subprocess.run(command, cwd=BUILD, env={**os.environ, "PATH": PATH}, check=True)
     for agent in missing:
         if agent.registry == "PyPI":
             subprocess.run([sys.executable, "-m", "venv", BUILD / agent.package], check=True)
@@ -109,7 +115,7 @@ def _start(agent: Agent, place: Place, origin: str) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(settings.text)
     # LiteLLM would wait for its list of prices.
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place.home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {"PATH": PATH, "HOME": str(place.home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     try:
         done = subprocess.run(
             [program(agent), *shlex.split(settings.command)[1:], *agent.arguments],

@@ -52,3 +52,41 @@ def test_the_registrys_tools_run_for_a_response_in_the_background() -> None:
         assert ("completed", "It is clear.") == (response.status, response.output_text)
         assert "completed" == client.responses.cancel(begun.id).status
         assert 200 == at.server.ask("HEAD", "/").status
+
+
+SEARCHES: dict[str, list[dict[str, Any]]] = {
+    "messages": [{"type": "web_search_20250305", "name": "web_search"}],
+    "responses": [{"type": "web_search"}],
+    "gemini": [{"googleSearch": {}}],
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_registered_tool_searches_in_the_place_of_the_vendors(name: str) -> None:
+    path, body = REQUESTS[name]
+    body = {**body, "tools": SEARCHES[name]}
+    script = [calls(call("weather", '{"city": "Rome"}')), "It is clear."]
+    with serve_weather(script, chat={"web_search": "weather"}) as at:
+        answer = at.server.ask("POST", path, body)
+        assert (200, True) == (answer.status, "It is clear." in answer.body.decode())
+        assert {"city": "Rome"} == at.callback.calls[0].json["arguments"]
+    for missing in (None, "other"):
+        with serve_weather(["Invented."], chat={"web_search": missing}) as at:
+            assert (400, []) == (at.server.ask("POST", path, body).status, at.asked)
+
+
+def test_a_search_that_a_client_demands_is_the_registered_tools() -> None:
+    path, body = REQUESTS["messages"]
+    choice = {"type": "tool", "name": "web_search"}
+    with serve_weather([calls(call("weather", '{"city": "Rome"}')), "It is clear."], chat={"web_search": "weather"}) as at:
+        assert 200 == at.server.ask("POST", path, {**body, "tools": SEARCHES["messages"], "tool_choice": choice}).status
+        assert {"type": "function", "function": {"name": "weather"}} == at.asked[0]["tool_choice"]
+
+
+def test_a_tool_choice_that_only_the_registrys_tools_can_meet_is_passed_on() -> None:
+    path, body = REQUESTS["messages"]
+    with serve_weather([calls(call("weather", '{"city": "Rome"}')), "It is clear.", "Words."]) as at:
+        assert 200 == at.server.ask("POST", path, {**body, "tool_choice": {"type": "any"}}).status
+        assert "required" == at.asked[0]["tool_choice"]
+        assert 200 == at.server.ask("POST", path, {**body, "tool_choice": {"type": "none"}}).status
+        assert "tools" not in at.asked[-1]

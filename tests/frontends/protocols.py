@@ -304,5 +304,9 @@ async def ask(name: str, server: Server, *, stream: bool, native: bool, collecte
         out += exchange.error_event(error)
     if not stream:
         return protocol.read_whole(json.loads(out))
-    lines = [line[6:] for line in out.split(b"\n") if line.startswith(b"data: ") and line != b"data: [DONE]"]
+    lines = [
+        line.removeprefix(b"data: ")
+        for line in out.split(b"\n")
+        if line.startswith((b"data: ", b"{")) and line != b"data: [DONE]"
+    ]
     return protocol.read_stream([json.loads(line) for line in lines])

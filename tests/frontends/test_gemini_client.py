@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import httpx
 import pytest
 from google import genai
 from google.genai import types
+from google.genai.errors import APIError
 
+from frontends.failing_stream import HALF, failing_proxy
+from patchbay.frontends import GenerateContent
 from support import two_tools
 from support.two_tools import ANSWER, CALLS, run_tool
 
@@ -23,6 +27,7 @@ TOOLS = [
         ]
     )
 ]  # fmt: skip
+TOO_LONG = r"The input token count \(120\) exceeds the maximum"
 QUESTION = types.Content(role="user", parts=[types.Part(text=two_tools.QUESTION)])
 
 
@@ -70,3 +75,27 @@ def test_a_request_without_tools(proxied, stream):
     assert "STOP" == reason
     assert "".join(part.text or "" for part in answer)
     assert counted.total_tokens > 0
+
+
+async def test_a_stream_that_fails_after_a_silence_gives_its_half_and_raises():
+    seen: list[str | None] = []
+
+    async def read(client: genai.Client) -> None:
+        async for answer in await client.aio.models.generate_content_stream(model="m", contents="Hi."):
+            seen.append(answer.text)  # noqa: PERF401  (kept when the stream fails)
+
+    with failing_proxy(GenerateContent.heartbeat) as url:
+        async with httpx.AsyncClient() as http:
+            options = types.HttpOptions(base_url=url, httpx_async_client=http)
+            with pytest.raises(APIError, match=TOO_LONG) as caught:
+                await read(genai.Client(api_key="k", vertexai=False, http_options=options))
+    assert ([HALF], 400, "INVALID_ARGUMENT") == (seen, caught.value.code, caught.value.status)
+
+
+def test_a_blocking_stream_that_fails_after_a_silence_gives_its_half_and_raises():
+    seen: list[str | None] = []
+    with failing_proxy(GenerateContent.heartbeat) as url:
+        client = genai.Client(api_key="k", vertexai=False, http_options=types.HttpOptions(base_url=url))
+        with pytest.raises(APIError, match=TOO_LONG):
+            seen.extend(answer.text for answer in client.models.generate_content_stream(model="m", contents="Hi."))
+    assert [HALF] == seen

@@ -54,6 +54,7 @@ def attempts(port: int, response_id: str, headers: dict[str, str]) -> dict[str, 
     path = f"/v1/responses/{response_id}"
     return {
         "continue": create(port, headers, previous_response_id=response_id),
+        "refer": create(port, headers, input=[{"type": "item_reference", "id": f"msg_{response_id[5:]}00"}]),
         "compact": post(port, "/v1/responses/compact", {"model": "m", "previous_response_id": response_id}, headers),
         "read": ask(port, "GET", path, headers=headers),
         "items": ask(port, "GET", f"{path}/input_items", headers=headers),
@@ -72,7 +73,7 @@ def test_a_response_of_another_caller_is_as_if_it_was_never_stored(kind: str, st
         unknown = attempts(port, "resp_unknown", OWNER)
         for name, tried in attempts(port, response_id, STRANGERS[stranger]).items():
             assert unknown[name].status == tried.status == (400 if name in ("continue", "compact") else 404), name
-            assert tried.body == unknown[name].body.replace(b"resp_unknown", response_id.encode()), name
+            assert tried.body == unknown[name].body.replace(b"unknown", response_id[5:].encode()), name
         mine = attempts(port, response_id, OWNER)
         assert {"200"} == {str(each.status) for each in mine.values()}, mine
         assert b"Secret." in mine["items"].body

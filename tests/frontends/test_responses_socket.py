@@ -359,7 +359,7 @@ def test_a_stopping_server_finishes_running_responses_within_the_drain_timeout(
             assert 1001 == end_of(busy)
 
 
-def test_a_response_is_logged_as_that_of_a_post(upstream: Upstream, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_response_is_logged_as_that_of_a_websocket(upstream: Upstream, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "patchbay.server.requests")
     log = tmp_path / "log.jsonl"
     with serving(create_app(upstream.url, log_file=str(log)), sockets=True) as port, opened(port) as socket:
@@ -368,6 +368,6 @@ def test_a_response_is_logged_as_that_of_a_post(upstream: Upstream, tmp_path: An
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     events = ["client_request", "upstream_request", "response", "client_request", "upstream_request", "upstream_error"]
     assert events == [entry["event"] for entry in entries]
-    assert ("POST", "/v1/responses", "Hi.") == (entries[0]["method"], entries[0]["path"], entries[0]["body"]["input"])
+    assert ("WS", "/v1/responses", "Hi.") == (entries[0]["method"], entries[0]["path"], entries[0]["body"]["input"])
     lines = [record.getMessage() for record in caplog.records if record.name == "patchbay.server.requests"]
-    assert ["POST /v1/responses 200", "POST /v1/responses 404"] == [" ".join(line.split()[1:4]) for line in lines]
+    assert ["WS /v1/responses 200", "WS /v1/responses 404"] == [" ".join(line.split()[1:4]) for line in lines]

@@ -18,6 +18,7 @@ from patchbay.server.frontends import _owner
 from patchbay.server.response_database import DatabaseResponses
 from patchbay.server.response_events import MAX_EVENT_BYTES, EventLog
 from patchbay.server.stored_responses import LEASE_SECONDS, RENEW_SECONDS, MemoryResponses
+from patchbay.testing import Message, ScriptedUpstream
 from support.http_server import BOUND, serving
 
 
@@ -290,3 +291,48 @@ def test_conversation_is_compacted_and_continued(tmp_path):
             client.responses.create(model="m", input="Hi.", conversation="conv_1")
         with pytest.raises(openai.BadRequestError, match="'instructions' and 'input'"):
             client.responses.create(model="m", prompt={"id": "pmpt_1"})
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["sqlite", "memory"])
+def test_references_to_items_are_resolved_from_stored_responses(stored, tmp_path):
+    store = f"sqlite:///{tmp_path / 'kept.db'}" if stored else None
+    asked = []
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+
+    def script(body):
+        asked.append(body["messages"])
+        if len(asked) == 1:
+            return Message({"content": "I look.", "tool_calls": [call], "reasoning_content": "Hm."}, finish_reason="tool_calls")
+        return "Sunny."
+
+    tools = [
+        {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    ]
+    question = {"role": "user", "content": "How is it?"}
+    with (
+        ScriptedUpstream(script) as upstream,
+        client_of(create_app(upstream.url, response_store=store, tools="native")) as client,
+    ):
+        first = client.responses.create(model="m", input=[question], tools=tools)
+        referenced = [{"type": "item_reference", "id": item.id} for item in first.output]
+        result = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
+        client.responses.create(model="m", input=[question, *referenced, result], tools=tools)
+        with pytest.raises(openai.NotFoundError, match="Item with id 'msg_other' not found") as caught:
+            client.responses.create(model="m", input=[{"type": "item_reference", "id": "msg_other"}])
+        assert ("invalid_request_error", "input") == (caught.value.type, caught.value.param)
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            client.responses.create(model="m", input=[question, *referenced, result], tools=tools)
+    assert 2 == len(asked)
+    answered = {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [call]}
+    assert [question, answered, {"role": "tool", "tool_call_id": "c1", "content": "sunny"}] == asked[1]
+
+
+def test_references_are_resolved_up_to_a_size_of_the_conversation(monkeypatch):
+    monkeypatch.setattr("patchbay.server.frontends._MOST_ITEM_BYTES", 10_000)
+    with ScriptedUpstream(["x" * 4000]) as upstream, client_of(create_app(upstream.url)) as client:
+        (item,) = client.responses.create(model="m", input="Hi.").output
+        reference = {"type": "item_reference", "id": item.id}
+        with pytest.raises(openai.APIStatusError, match="larger than 10000 bytes") as caught:
+            client.responses.create(model="m", input=[reference] * 3)
+    assert (413, 1) == (caught.value.status_code, len(upstream.requests))

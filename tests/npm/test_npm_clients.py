@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from frontends.failing_stream import HALF, failing_proxy
 from patchbay.cli.children import listening
+from patchbay.frontends import GenerateContent
 from patchbay.testing import ContractModel, Message, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
 from realtime.server.rig import serving
@@ -59,6 +61,7 @@ def run_script(script: str, proxy: str, how: str) -> dict:
 def native_model(body: dict) -> str | Message:
     """Answer as a server does that has tool calls of its own."""
     if results := [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]:
+        assert "I use both." in [message["content"] for message in body["messages"]]  # (some clients send a reference to it)
         return "; ".join(f"{name} {value}" for result in results for name, value in result.items())
     arguments = {"multiply": '{"a": 6, "b": 7}', "measure": '{"text": "patchbay"}'}
     calls = [
@@ -106,6 +109,20 @@ def test_javascript_client_gets_a_typed_answer_beside_tools(kind, how):
             text = run_script("structured.mjs", proxy.url, how)
     assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (text["calls"], text["output"])
     assert ["", {"city": "Rome", "degrees": 21}] == [text["steps"][0], json.loads(text["steps"][-1])]
+
+
+@pytest.mark.parametrize("package", ["@google/genai", "genai-of-gemini-cli"])
+def test_a_stream_of_gemini_that_fails_after_a_silence_gives_its_half_and_throws(package):
+    with failing_proxy(GenerateContent.heartbeat) as url:
+        command = [NODE, "failing_stream.mjs", package, url]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, done.stderr
+    seen = json.loads(done.stdout)
+    assert HALF == seen["text"]
+    # They give the reason and the status only if they did not read it together with the half.
+    if "Incomplete JSON segment" not in seen["message"]:
+        assert "The input token count (120) exceeds" in seen["message"]
+        assert 400 == seen["status"]
 
 
 def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):

@@ -162,6 +162,7 @@ class FakeExchange:
         self.finished = self.complete = self.fell_back = False
         self.rounds = 0
         self._rest = b""
+        self._encoder = ChatEncoder()
 
     steps = Exchange.steps
     _encoder = ChatEncoder()

@@ -71,7 +71,7 @@ _PI: Final = """\
 """
 _OPENAI: Final = {"OPENAI_BASE_URL": "$base", "OPENAI_API_KEY": "$key"}
 _LITELLM: Final = {"OPENAI_API_BASE": "$base", "OPENAI_API_KEY": "$key"}
-_CLIENTS: Final = {
+CLIENTS: Final = {
     "aider": ClientSettings(_LITELLM, "aider --model openai/$model"),
     "claude": ClientSettings(
         {"ANTHROPIC_BASE_URL": "$root", "ANTHROPIC_API_KEY": "$key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
@@ -101,9 +101,9 @@ def client_settings(client: str, *, origin: str, base_path: str, model: str = "M
 
     Raises ConfigurationError.
     """
-    settings = _CLIENTS.get(client.lower())
+    settings = CLIENTS.get(client.lower())
     if settings is None:
-        raise ConfigurationError(f"--print-env {client}: unknown client; known are {', '.join(_CLIENTS)}.")
+        raise ConfigurationError(f"--print-env {client}: unknown client; known are {', '.join(CLIENTS)}.")
     if "$root" in settings.variables.values() and not base_path.endswith("/v1"):
         raise ConfigurationError(f"--print-env {client}: it asks below /v1, so --base-path must end in /v1, not {base_path}.")
     root = origin + base_path.removesuffix("/v1")

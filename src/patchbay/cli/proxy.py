@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from patchbay.cli.client_settings import client_settings, origin_of
+from patchbay.cli.client_settings import CLIENTS, client_settings, origin_of
 from patchbay.cli.options import (
     GOVERNANCE,
     SERVING,
@@ -60,8 +60,7 @@ def proxy(
             metavar="CLIENT",
             show_default=False,
             rich_help_panel=SERVING,
-            help="Print the settings that point a client at this proxy, and exit: aider, claude, codex, continue, gemini, "
-            "mini-swe-agent, openai, opencode, qwen.",
+            help=f"Print the settings that point a client at this proxy, and exit: {', '.join(CLIENTS)}.",
         ),
     ] = None,
     verbose: Verbose = False,

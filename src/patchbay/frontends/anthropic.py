@@ -1,42 +1,54 @@
 """Anthropic Messages as a front-end: ``POST /v1/messages`` and ``/v1/messages/count_tokens``.
 
-The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools, unknown blocks, betas,
-prompt-cache marks, ``thinking``, ``context_management``, ``top_k``.
+The same conversation always gives the same bytes. Left out, for want of a counterpart: tools that Anthropic runs, unknown blocks,
+betas, prompt-cache marks, ``context_management``, ``top_k``.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.frontends.base import (
+    MCP_ADVICE,
+    Conversation,
     DecodedRequest,
     FrontendEncoder,
     OmissionLog,
+    call_of,
+    chat_body,
     checked,
-    drop_old_reasoning,
+    chosen_function,
+    each_object,
+    effort_of,
+    function_of,
+    json_format,
     member,
-    object_schema,
     objects,
     read_body,
+    refuse,
+    text_part,
+    tokens_of,
 )
+from patchbay.frontends.client_tools import anthropic_tool
 from patchbay.models.error_bodies import as_patchbay_error, error_text
-from patchbay.models.parts import NO_HEAD, Answer, AnswerHead
+from patchbay.models.parts import AnswerChoice
+from patchbay.models.upstream_errors import QUOTA, context_tokens, status_of, subject_of
 from patchbay.models.wire import encode
-from patchbay.types import Message, ToolCall
+from patchbay.types import ToolCall
 
 _omit = OmissionLog("Anthropic Messages")
-_COPIED: Final = ("temperature", "top_p", "model")
+_COPIED: Final = ("temperature", "top_p", "model", "max_tokens")
+_REFUSED: Final = {"mcp_servers": MCP_ADVICE}
+_EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _ENCODED: Final = "toolu_b64_"
 """Prefix of a call's id whose characters Anthropic does not allow: the rest is its base64."""
 _REFERENCED: Final = "This tool can be called from now on: "
-_IMAGES: Final = "Images that the tools returned:"
 
 
 class ThreadsUnsupportedError(InvalidRequestError):
@@ -48,243 +60,190 @@ class ThreadsUnsupportedError(InvalidRequestError):
         super().__init__("Threads are not kept here: send all messages, without 'thread'.", param="thread")
 
 
-def decode_request(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode a request of ``POST /v1/messages`` into a body of chat completions. Raises InvalidRequestError."""
+def decode_request(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Decode a request of ``POST /v1/messages``; return a body of chat completions, and the hosted web search that it is for.
+
+    Raises InvalidRequestError.
+    """
     member(given, "model", str, "", "a string")
     if given.get("thread") is not None:
         raise ThreadsUnsupportedError
+    refuse(given, _REFUSED)
     limit = given.get("max_tokens")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidRequestError("'max_tokens' must be a whole number above 0.", param="max_tokens")
-    messages = member(given, "messages", list, "", "an array of messages")
-    decoder = _Messages(messages)
-    chat: dict[str, Any] = {name: given[name] for name in _COPIED if given.get(name) is not None}
-    chat["messages"] = [*_system(given.get("system")), *decoder.messages]
-    if limit is not None:
-        chat["max_tokens"] = limit
-    if stop := given.get("stop_sequences"):
-        chat["stop"] = checked(stop, list, "stop_sequences", "an array of strings")
-    metadata = given.get("metadata")
-    if isinstance(metadata, Mapping) and isinstance(metadata.get("user_id"), str):
-        chat["user"] = metadata["user_id"]
-    if tools := _tools(given.get("tools"), decoder.referenced):
-        chat["tools"] = tools
-        chat |= _tool_choice(given.get("tool_choice"))
-    if (schema := _output_schema(given)) is not None:
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-    if given.get("stream"):
-        chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    return chat
+    conversation = _Messages()
+    if system := given.get("system"):
+        conversation.add("system", _system(system, "system"))
+    for path, message in each_object(given.get("messages"), "messages", "an array of messages"):
+        conversation.add_message(message, path)
+    tools, hosted = _tools(given.get("tools"), conversation.referenced)
+    names = "output_config", "thinking", "metadata"
+    config, thinking, metadata = (value if isinstance(value, dict) else {} for value in map(given.get, names))
+    wanted = config.get("format") or given.get("output_format")
+    schema = wanted.get("schema") if isinstance(wanted, dict) and wanted.get("type") == "json_schema" else None
+    budget = {"enabled": thinking.get("budget_tokens"), "disabled": 0}.get(str(thinking.get("type")))
+    chat = chat_body(
+        {name: given[name] for name in _COPIED if given.get(name) is not None} | {"messages": conversation.finish()},
+        stream=given.get("stream"),
+        stop=checked(given.get("stop_sequences") or [], list, "stop_sequences", "an array of strings"),
+        user=user if isinstance(user := metadata.get("user_id"), str) else None,
+        tools=tools,
+        response_format=json_format(schema, strict=True),
+        reasoning_effort=_EFFORTS.get(str(config.get("effort"))) or effort_of(budget),
+        **_tool_choice(given.get("tool_choice")),
+    )
+    return chat, hosted
 
 
-def _system(system: Any) -> list[Message]:
-    if not system:
-        return []
+def _system(system: str | list[Any], path: str) -> str:
     if isinstance(system, str):
-        return [{"role": "system", "content": system}]
-    blocks = checked(system, list, "system", "a string or an array of text blocks")
-    text = "\n\n".join(_text(block, f"system[{index}]") for index, block in enumerate(blocks))
-    return [{"role": "system", "content": text}]
+        return system
+    return "\n\n".join(_text(block, where) for where, block in each_object(system, path, "a string or an array of text blocks"))
 
 
-def _text(block: Any, path: str) -> str:
-    block = checked(block, dict, path, "an object")
+def _text(block: Mapping[str, Any], path: str) -> str:
     return str(member(block, "text", str, path, "a string"))
 
 
-def _output_schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    config = given.get("output_config")
-    wanted = config.get("format") if isinstance(config, Mapping) else None
-    if not isinstance(wanted, Mapping):
-        wanted = given.get("output_format")
-    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
-        return None
-    schema = wanted.get("schema")
-    return schema if isinstance(schema, Mapping) else None
-
-
-class _Messages:
+class _Messages(Conversation):
     """The messages of a conversation. ``referenced`` are the deferred tools that a search has found, in order."""
 
-    def __init__(self, given: Sequence[Any]) -> None:
-        self.messages: list[Message] = []
+    def __init__(self) -> None:
+        super().__init__()
         self.referenced: dict[str, None] = {}
-        for index, message in enumerate(given):
-            path = f"messages[{index}]"
-            checked(message, dict, path, "an object")
-            role, content = message.get("role"), message.get("content")
-            blocks = content if isinstance(content, str) else checked(content, list, f"{path}.content", "a string or an array")
-            if role == "assistant":
-                self._assistant(blocks, path)
-            elif role == "system":
-                self.messages += _system(blocks)
-            elif role == "user":
-                self._user(blocks, path)
-            else:
-                raise InvalidRequestError(f"'{path}.role' must be 'user', 'assistant' or 'system'.", param=f"{path}.role")
-        self.messages = drop_old_reasoning(self.messages)
 
-    def _assistant(self, blocks: str | list[Any], path: str) -> None:
-        if isinstance(blocks, str):
-            self.messages.append({"role": "assistant", "content": blocks})
-            return
+    def add_message(self, message: Mapping[str, Any], path: str) -> None:
+        """Add a message. Raises InvalidRequestError."""
+        role, content = message.get("role"), message.get("content")
+        if role not in ("user", "assistant", "system"):
+            raise InvalidRequestError(f"'{path}.role' must be 'user', 'assistant' or 'system'.", param=f"{path}.role")
+        path = f"{path}.content"
+        if role == "system" and (content := checked(content, (str, list), path, "a string or an array")):
+            self.add(role, _system(content, path))
+        elif isinstance(content, str):
+            self.add(role, content)
+        elif role == "assistant":
+            self._add_answer(_typed(content, path))
+        elif role == "user":
+            self._add_question(_typed(content, path))
+
+    def _add_answer(self, blocks: Iterable[tuple[str, dict[str, Any], str]]) -> None:
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[dict[str, Any]] = []
-        for block, kind, where in _typed(blocks, f"{path}.content"):
+        for path, block, kind in blocks:
             if kind == "text":
-                texts.append(_text(block, where))
+                texts.append(_text(block, path))
             elif kind == "thinking":
                 thoughts.append(str(block.get("thinking") or ""))
             elif kind == "tool_use":
-                calls.append(_call(block, where))
+                call_id, name = (member(block, key, str, path, "a string") for key in ("id", "name"))
+                calls.append(call_of(_decode_id(call_id), name, member(block, "input", dict, path, "an object")))
             elif kind != "redacted_thinking":
                 _omit(f"a block of the type {kind!r} in a message of the assistant")
-        message: Message = {"role": "assistant", "content": "".join(texts) or None}
-        if any(thoughts):
-            message["reasoning_content"] = "\n\n".join(filter(None, thoughts))
-        if calls:
-            message["tool_calls"] = calls
-        if message["content"] is None and not calls:
-            message["content"] = ""
-        self.messages.append(message)
+        self.assistant(texts, calls, thoughts)
 
-    def _user(self, blocks: str | list[Any], path: str) -> None:
-        if isinstance(blocks, str):
-            self.messages.append({"role": "user", "content": blocks})
-            return
+    def _add_question(self, blocks: Iterable[tuple[str, dict[str, Any], str]]) -> None:
         parts: list[dict[str, Any]] = []
-        images: list[dict[str, Any]] = []
-        for block, kind, where in _typed(blocks, f"{path}.content"):
+        for path, block, kind in blocks:
             if kind == "tool_result":
-                # A tool message has only text, and those of a round are consecutive.
-                text, shown = self._result(block, where)
-                call_id = _decode_id(member(block, "tool_use_id", str, where, "a string"))
-                self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
-                images += shown
-            elif (part := _part(block, kind, where)) is not None:
-                parts.append(part)
+                content = block.get("content") or []
+                shown = [text_part(content)] if isinstance(content, str) else self._parts(_typed(content, f"{path}.content"))
+                call_id = _decode_id(member(block, "tool_use_id", str, path, "a string"))
+                self.result(call_id, shown, failed=block.get("is_error") is True)
+            else:
+                parts += self._parts([(path, block, kind)])
+        self.user(parts)
+
+    def _parts(self, blocks: Iterable[tuple[str, dict[str, Any], str]]) -> list[dict[str, Any]]:
+        """Convert what a user or a tool has sent."""
+        parts: list[dict[str, Any]] = []
+        for path, block, kind in blocks:
+            if kind == "text":
+                parts.append(text_part(_text(block, path)))
+            elif kind == "tool_reference":
+                name = str(member(block, "tool_name", str, path, "a string"))
+                self.referenced[name] = None
+                parts.append(text_part(_REFERENCED + name))
+            elif kind == "search_result":
+                texts = [str(each.get("text") or "") for each in objects(block.get("content"))]
+                parts.append(text_part("\n".join([f"{block.get('title') or ''} ({block.get('source') or ''})", *texts])))
+            elif kind in ("image", "document"):
+                parts += _media(block, kind, path)
             else:
                 _omit(f"a block of the type {kind!r} in a message of the user")
-        if images:
-            parts = [{"type": "text", "text": _IMAGES}, *images, *parts]
-        if parts:
-            only_text = all(part["type"] == "text" for part in parts)
-            content: Any = "\n\n".join(part["text"] for part in parts) if only_text else parts
-            self.messages.append({"role": "user", "content": content})
-
-    def _result(self, block: Mapping[str, Any], path: str) -> tuple[str, list[dict[str, Any]]]:
-        """Return the text of a tool's result, and its images."""
-        content = block.get("content")
-        images: list[dict[str, Any]] = []
-        if content is None or isinstance(content, str):
-            text = content or ""
-        else:
-            texts: list[str] = []
-            for inner, kind, where in _typed(
-                checked(content, list, f"{path}.content", "a string or an array"), f"{path}.content"
-            ):
-                if kind == "tool_reference":
-                    name = str(member(inner, "tool_name", str, where, "a string"))
-                    self.referenced[name] = None
-                    texts.append(_REFERENCED + name)
-                elif (part := _part(inner, kind, where)) is None:
-                    _omit(f"a block of the type {kind!r} in a tool's result")
-                elif part["type"] == "text":
-                    texts.append(part["text"])
-                else:
-                    images.append(part)
-            text = "\n\n".join(texts)
-        if block.get("is_error") is True and not text:
-            text = "The tool failed."
-        return text, images
+        return parts
 
 
-def _typed(blocks: Sequence[Any], path: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield each block with its type and its path."""
-    for index, block in enumerate(blocks):
-        where = f"{path}[{index}]"
-        checked(block, dict, where, "an object")
-        yield block, member(block, "type", str, where, "a string"), where
+def _typed(blocks: Any, path: str) -> Iterable[tuple[str, dict[str, Any], str]]:
+    """Yield each block with its path and its type."""
+    for where, block in each_object(blocks, path, "a string or an array"):
+        yield where, block, member(block, "type", str, where, "a string")
 
 
-def _call(block: Mapping[str, Any], path: str) -> dict[str, Any]:
-    call_id = _decode_id(member(block, "id", str, path, "a string"))
-    name = member(block, "name", str, path, "a string")
-    arguments = json.dumps(member(block, "input", dict, path, "an object"), ensure_ascii=False)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _part(block: Mapping[str, Any], kind: str, path: str) -> dict[str, Any] | None:
-    """Convert a part of a user's content; None for an unknown kind."""
-    if kind == "text":
-        return {"type": "text", "text": _text(block, path)}
-    if kind == "search_result":
-        texts = [str(each.get("text") or "") for each in objects(block.get("content"))]
-        return {"type": "text", "text": "\n".join([f"{block.get('title') or ''} ({block.get('source') or ''})", *texts])}
-    if kind not in ("image", "document"):
-        return None
-    source = member(block, "source", dict, path, "an object")
-    where = f"{path}.source"
+def _media(block: Mapping[str, Any], kind: str, path: str) -> list[dict[str, Any]]:
+    """Convert an image or a document, with what its client says about it."""
+    source, path = member(block, "source", dict, path, "an object"), f"{path}.source"
     form = source.get("type")
-    if form == "text":
-        return {"type": "text", "text": member(source, "data", str, where, "a string")}
-    if form == "content":
-        inner = source.get("content")
-        texts = [inner] if isinstance(inner, str) else [str(each.get("text") or "") for each in objects(inner)]
-        return {"type": "text", "text": "\n\n".join(texts)}
+    title, about = (value if isinstance(value := block.get(name), str) else "" for name in ("title", "context"))
+    if form in ("text", "content"):
+        text = member(source, "data", str, path, "a string") if form == "text" else source.get("content")
+        texts = [text] if isinstance(text, str) else [str(each.get("text") or "") for each in objects(text)]
+        return [text_part("\n\n".join(filter(None, [title and f"Document: {title}", about, *texts])))]
     if form == "url":
-        url = member(source, "url", str, where, "a string")
+        url = member(source, "url", str, path, "a string")
     elif form == "base64":
-        media_type = member(source, "media_type", str, where, "a string")
-        url = f"data:{media_type};base64,{member(source, 'data', str, where, 'a string')}"
+        media_type = member(source, "media_type", str, path, "a string")
+        url = f"data:{media_type};base64,{member(source, 'data', str, path, 'a string')}"
     else:
-        return None
+        raise InvalidRequestError(
+            f"'{path}.type' is {form!r}, and files are not kept here: send 'base64' or a 'url'.", param=path
+        )
     if kind == "image":
-        return {"type": "image_url", "image_url": {"url": url}}
-    name = block.get("title")
-    return {"type": "file", "file": {"filename": name if isinstance(name, str) and name else "document.pdf", "file_data": url}}
+        return [{"type": "image_url", "image_url": {"url": url}}]
+    file = {"type": "file", "file": {"filename": title or "document.pdf", "file_data": url}}
+    return [text_part(about), file] if about else [file]
 
 
-def _tools(tools: Any, referenced: Mapping[str, None]) -> list[dict[str, Any]]:
-    """Return the callable tools: deferred ones last, in the order in which they were found."""
+def _tools(tools: Any, referenced: Mapping[str, None]) -> tuple[list[dict[str, Any]], str]:
+    """Return the callable tools, deferred ones last in the order in which they were found, and a web search if there are none."""
     plain: list[dict[str, Any]] = []
     deferred: dict[str, dict[str, Any]] = {}
-    for index, tool in enumerate(checked(tools or [], list, "tools", "an array")):
-        path = f"tools[{index}]"
-        checked(tool, dict, path, "an object")
-        if tool.get("type") not in (None, "custom"):
-            _omit(f"the hosted tool {tool['type']!r}")
+    hosted = ""
+    for path, tool in each_object(tools or [], "tools"):
+        kind = tool.get("type") or "custom"
+        published = anthropic_tool(kind)
+        if kind != "custom" and published is None:
+            _omit(f"the hosted tool {kind!r}")
+            hosted = kind if str(kind).startswith(("web_search", "web_fetch")) else hosted
             continue
         name = member(tool, "name", str, path, "a string")
-        function = {"name": name, "parameters": object_schema(member(tool, "input_schema", dict, path, "an object"))}
-        if isinstance(tool.get("description"), str):
-            function["description"] = tool["description"]
-        if isinstance(tool.get("strict"), bool):
-            function["strict"] = tool["strict"]
-        encoded = {"type": "function", "function": function}
+        schema = published["parameters"] if published else member(tool, "input_schema", dict, path, "an object")
+        function = function_of({**tool, **(published or {})}, name, schema)
+        if examples := objects(tool.get("input_examples")):
+            described = [
+                function["function"].get("description"),
+                "Examples of its input:",
+                *(encode(each).decode() for each in examples),
+            ]
+            function["function"]["description"] = "\n".join(filter(None, described))
         if tool.get("defer_loading") is True:
-            deferred[name] = encoded
+            deferred[name] = function
         else:
-            plain.append(encoded)
-    return plain + [deferred[name] for name in referenced if name in deferred]
+            plain.append(function)
+    return plain + [deferred[name] for name in referenced if name in deferred], "" if plain or deferred else hosted
 
 
 def _tool_choice(choice: Any) -> dict[str, Any]:
     if choice is None:
         return {}
-    choice = checked(choice, dict, "tool_choice", "an object")
-    kind = choice.get("type")
-    fields: dict[str, Any] = {}
-    if kind == "tool":
-        fields["tool_choice"] = {"type": "function", "function": {"name": member(choice, "name", str, "tool_choice", "a string")}}
-    elif kind in ("auto", "any", "none"):
-        fields["tool_choice"] = {"any": "required"}.get(kind, kind)
-    else:
+    kind = checked(choice, dict, "tool_choice", "an object").get("type")
+    if kind not in ("auto", "any", "none", "tool"):
         raise InvalidRequestError("'tool_choice.type' must be 'auto', 'any', 'tool' or 'none'.", param="tool_choice.type")
-    if choice.get("disable_parallel_tool_use") is True:
-        fields["parallel_tool_calls"] = False
-    return fields
+    chosen = chosen_function(member(choice, "name", str, "tool_choice", "a string")) if kind == "tool" else kind
+    fields = {"tool_choice": "required" if kind == "any" else chosen}
+    return fields | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {})
 
 
 # answers
@@ -295,8 +254,8 @@ _TEXT: Final = _DELTA + b'"text_delta","text":%s}}\n\n'
 _THINKING: Final = _DELTA + b'"thinking_delta","thinking":%s}}\n\n'
 _ARGUMENTS: Final = _DELTA + b'"input_json_delta","partial_json":%s}}\n\n'
 _ERROR_TYPES: Final = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
+    400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+    404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
 }  # fmt: skip
 
 
@@ -308,71 +267,51 @@ class MessagesEncoder(FrontendEncoder):
     """
 
     def __init__(self, model: str, *, thinking: bool) -> None:
+        super().__init__()
         self._model = model
         self._thinking = thinking
-        self._head = NO_HEAD
         self._started = False
         self._blocks = 0
         self._open = ""
         """The type of the open block, "" without one."""
-        self._stop_reason: str | None = None
-        self._usage: Mapping[str, Any] = {}
-
-    def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
-        if not self._started:
-            self._head = head
 
     def text(self, text: str) -> bytes:
-        """See FrontendEncoder."""
         opened = self._block("text", {"type": "text", "text": ""})
         return opened + _TEXT % (self._blocks, encode(text))
 
     def reasoning(self, text: str) -> bytes:
-        """See FrontendEncoder."""
         if not self._thinking:
             return b""
         opened = self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         return opened + _THINKING % (self._blocks, encode(text))
 
     def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
-        """See FrontendEncoder."""
         opened = self._close_block() + self._block("tool_use", {**_tool_use(call), "input": {}})
         return opened + _ARGUMENTS % (self._blocks, encode(call.raw_arguments)) + self._close_block()
 
-    def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        self._stop_reason = _STOP_REASONS.get(reason, "end_turn")
-        self._usage = more.get("usage") or {}
-        return self._close_block()
-
-    def usage(self, usage: Any) -> bytes:
-        """See AnswerEncoder: it is written with the end."""
-        self._usage = usage if isinstance(usage, Mapping) else {}
-        return b""
+    def finish(self, choice: int, reason: str, **more: Any) -> bytes:
+        return super().finish(choice, reason, **more) + self._close_block()
 
     def end(self) -> bytes:
-        """See AnswerEncoder."""
-        started = self._start()
-        delta = {"stop_reason": self._stop_reason or "end_turn", "stop_sequence": None}
+        delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
         event = {"type": "message_delta", "delta": delta, "usage": _usage(self._usage)}
-        return started + _event(event) + _event({"type": "message_stop"})
+        return self._start() + _event(event) + _event({"type": "message_stop"})
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """See AnswerEncoder."""
-        return b"event: error\ndata: " + error_body(error) + b"\n\n"
+        return b"event: error\ndata: " + encode_error(error)[1] + b"\n\n"
 
-    def whole(self, answer: Answer) -> bytes:
-        """See AnswerEncoder."""
-        first = answer.first
+    def document(self, choice: AnswerChoice) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
-        if self._thinking and (reasoning := first.reasoning):
+        if self._thinking and (reasoning := choice.reasoning):
             content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
-        if text := first.text:
+        if text := choice.text:
             content.append({"type": "text", "text": text})
-        content += [_tool_use(call) for call in first.calls]
-        reason = _STOP_REASONS.get(first.finish or "", "end_turn")
-        return encode(self._message(answer.head, content, reason, answer.usage or {}))
+        content += map(_tool_use, choice.calls)
+        return self._message(content, self._stop_reason, self._usage)
+
+    @property
+    def _stop_reason(self) -> str:
+        return _STOP_REASONS.get(self._finish, "end_turn")
 
     # the parts of a stream
 
@@ -380,13 +319,13 @@ class MessagesEncoder(FrontendEncoder):
         if self._started:
             return b""
         self._started = True
-        return _event({"type": "message_start", "message": self._message(self._head, [], None, {})})
+        return _event({"type": "message_start", "message": self._message([], None, None)})
 
-    def _message(
-        self, head: AnswerHead, content: list[dict[str, Any]], reason: str | None, usage: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _message(self, content: list[dict[str, Any]], reason: str | None, usage: Mapping[str, Any] | None) -> dict[str, Any]:
+        upstream = self._head.id
+        message_id = upstream if upstream and upstream.startswith("msg_") else f"msg_{upstream or 'patchbay'}"
         return {
-            "id": _message_id(head.id), "type": "message", "role": "assistant", "model": self._model, "content": content,
+            "id": message_id, "type": "message", "role": "assistant", "model": self._model, "content": content,
             "stop_reason": reason, "stop_sequence": None, "usage": _usage(usage),
         }  # fmt: skip
 
@@ -428,37 +367,36 @@ def _decode_id(call_id: str) -> str:
         return call_id
 
 
-def error_body(error: PatchbayError | str) -> bytes:
-    """Return Anthropic's error body for an error."""
+def encode_error(error: PatchbayError | str) -> tuple[int, bytes]:
+    """Return Anthropic's status and body for an error, in its own words where clients look for them."""
     error = as_patchbay_error(error)
-    kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    described: dict[str, Any] = {"type": kind, "message": error_text(error)}
+    status, message = 402 if subject_of(error) is QUOTA else status_of(error), error_text(error)
+    if (tokens := context_tokens(error)) is not None:
+        prompt, output, limit = tokens
+        if prompt and output and limit and prompt < limit:
+            message = f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {limit}"
+        elif prompt and limit:
+            message = f"prompt is too long: {prompt} tokens > {limit} maximum"
+        else:
+            message = f"prompt is too long: {message}"
+    kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    described: dict[str, Any] = {"type": kind, "message": message}
     if isinstance(error, ThreadsUnsupportedError):  # (with this, Anthropic's packages send whole conversations)
         described["details"] = {"error_code": error.code, "unsupported": ["thread"]}
-    return encode({"type": "error", "error": described})
+    return status, encode({"type": "error", "error": described})
 
 
 def _event(event: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), encode(event))
 
 
-def _message_id(upstream: str | None) -> str:
-    return upstream if upstream and upstream.startswith("msg_") else f"msg_{upstream or 'patchbay'}"
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return usage in Anthropic's fields; 0 if the upstream sent none."""
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    cached = cached if isinstance(cached, int) else 0
-    prompt = usage.get("prompt_tokens")
-    completion = usage.get("completion_tokens")
+def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return usage in Anthropic's fields."""
+    tokens = tokens_of(usage)
     return {
-        "input_tokens": max(0, prompt - cached) if isinstance(prompt, int) else 0,
-        "output_tokens": completion if isinstance(completion, int) else 0,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-    }
+        "input_tokens": max(0, tokens.prompt - tokens.cached), "output_tokens": tokens.completion,
+        "cache_creation_input_tokens": 0, "cache_read_input_tokens": tokens.cached,
+    }  # fmt: skip
 
 
 class AnthropicMessages:
@@ -466,17 +404,16 @@ class AnthropicMessages:
 
     name, protocol = "Anthropic Messages", "messages"
     heartbeat = b'event: ping\ndata: {"type":"ping"}\n\n'
+    encode_error = staticmethod(encode_error)
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
-        """See Frontend."""
         given = read_body(body)
-        chat = decode_request(given)
+        chat, hosted = decode_request(given)
         thinking = given.get("thinking")
         asked = isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")
-        return DecodedRequest(chat, MessagesEncoder(chat["model"], thinking=asked))
+        return DecodedRequest(chat, MessagesEncoder(chat["model"], thinking=asked), hosted=hosted)
 
     def encode_count(self, tokens: int) -> bytes:
-        """See Frontend."""
         return encode({"input_tokens": tokens})
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
@@ -489,17 +426,10 @@ class AnthropicMessages:
         """Encode one of these models."""
         return encode(_model(model))
 
-    def error_body(self, error: PatchbayError) -> bytes:
-        """See Frontend."""
-        return error_body(error)
-
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "model", "id": model["id"], "display_name": model["id"], "created_at": _date(model)}
-
-
-def _date(model: Mapping[str, Any]) -> str:
-    """Return a model's creation time; the epoch if its server does not send one."""
+    """Return a model with its creation time; the epoch if its server does not send one."""
     created = model.get("created")
     seconds = created if type(created) is int and 0 <= created < 2**32 else 0
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    date = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": model["id"], "display_name": model["id"], "created_at": date}

@@ -1,7 +1,7 @@
 """Gemini's generateContent as a front-end: ``POST /v1beta/models/MODEL:generateContent`` and its siblings.
 
-The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools, safety settings, cached
-content, ``thinkingConfig``, ``topK``, thought signatures.
+The same conversation always gives the same bytes. Left out, for want of a counterpart: tools that Google runs, safety settings,
+``topK``, thought signatures.
 """
 
 from __future__ import annotations
@@ -15,20 +15,31 @@ from urllib.parse import unquote
 
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.frontends.base import (
-    KEEP_ALIVE,
+    MCP_ADVICE,
+    Conversation,
     DecodedRequest,
     FrontendEncoder,
     OmissionLog,
+    allowed_functions,
+    call_of,
+    chat_body,
     checked,
+    each_object,
+    effort_of,
+    function_of,
+    json_format,
     member,
-    object_schema,
     objects,
     read_body,
+    refuse,
+    text_part,
+    tokens_of,
 )
 from patchbay.models.error_bodies import as_patchbay_error, error_text
-from patchbay.models.parts import NO_HEAD, Answer, AnswerHead
+from patchbay.models.parts import AnswerChoice
+from patchbay.models.upstream_errors import context_tokens, status_of
 from patchbay.models.wire import decode, encode, sse_event
-from patchbay.types import Message, ToolCall
+from patchbay.types import ToolCall
 
 _omit = OmissionLog("Gemini")
 _COPIED: Final = {
@@ -37,30 +48,43 @@ _COPIED: Final = {
 }  # fmt: skip
 _UPPER: Final = re.compile("[A-Z]")
 _MODES: Final = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
+_STORED: Final = re.compile(r"gs:|files/|https://generativelanguage\.googleapis\.com/")
+"""The beginning of the name of a file that Google has, and only Google can read."""
+_LEVELS: Final = ("minimal", "low", "medium", "high")
+_WEB: Final = ("googleSearch", "googleSearchRetrieval", "urlContext")
+_COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+"""Members of a schema that protocol buffers' JSON writes as text."""
+_SCHEMA_NAMES: Final = {_UPPER.sub(r"_\g<0>", name).lower(): name for name in (*_COUNTS, "anyOf", "propertyOrdering")}
+"""By their names in snake case."""
 
 
-def decode_request(given: Mapping[str, Any], model: str, *, stream: bool) -> dict[str, Any]:
-    """Decode a request to this model into a body of chat completions. Raises InvalidRequestError."""
+def decode_request(given: Mapping[str, Any], model: str, *, stream: bool) -> tuple[dict[str, Any], str]:
+    """Decode a request to this model; return a body of chat completions, and the hosted web tool that it is for.
+
+    Raises InvalidRequestError.
+    """
+    refuse({"cachedContent": _get(given, "cachedContent")}, {"cachedContent": "nothing is cached here; send the contents."})
     config = checked(_get(given, "generationConfig") or {}, dict, "generationConfig", "an object")
     if _get(config, "candidateCount") not in (None, 1):
         raise InvalidRequestError("'generationConfig.candidateCount' must be 1.", param="generationConfig.candidateCount")
-    chat: dict[str, Any] = {"model": model}
-    chat |= {ours: value for name, ours in _COPIED.items() if (value := _get(config, name)) is not None}
-    decoder = _Contents()
+    contents = _Contents()
     if (instruction := _get(given, "systemInstruction")) is not None:
-        decoder.system(instruction)
-    for index, content in enumerate(member(given, "contents", list, "", "an array of contents")):
-        decoder.add(checked(content, dict, f"contents[{index}]", "an object"), f"contents[{index}]")
-    chat["messages"] = decoder.messages
-    if tools := _tools(given.get("tools")):
-        chat["tools"] = tools
-        if (choice := _tool_choice(_get(given, "toolConfig"))) is not None:
-            chat["tool_choice"] = choice
-    if (response_format := _response_format(config)) is not None:
-        chat["response_format"] = response_format
-    if stream:
-        chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    return chat
+        contents.system(instruction)
+    for path, content in each_object(given.get("contents"), "contents", "an array of contents"):
+        contents.add_content(content, path)
+    tools, hosted = _tools(given.get("tools"))
+    thinking = _thinking(config)
+    level = str(_get(thinking, "thinkingLevel")).lower()
+    copied = {ours: value for name, ours in _COPIED.items() if (value := _get(config, name)) is not None}
+    chat = chat_body(
+        {"model": model, **copied, "messages": contents.finish()},
+        stream=stream,
+        tools=tools,
+        tool_choice=_tool_choice(_get(given, "toolConfig")),
+        response_format=_response_format(config),
+        reasoning_effort=level if level in _LEVELS else effort_of(_get(thinking, "thinkingBudget")),
+    )
+    return chat, hosted
 
 
 def _get(holder: Mapping[str, Any], name: str) -> Any:
@@ -74,11 +98,16 @@ def _snake(name: str) -> str:
     return _UPPER.sub(lambda found: "_" + found[0].lower(), name)
 
 
-class _Contents:
+def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    thinking = _get(config, "thinkingConfig")
+    return thinking if isinstance(thinking, Mapping) else {}
+
+
+class _Contents(Conversation):
     """Converts contents to messages. Calls and results without ids get one: the nth call of a conversation is ``call_n``."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        super().__init__()
         self._calls = 0
         self._open: list[tuple[str, str]] = []
         """The calls without a result, by name and id."""
@@ -88,55 +117,35 @@ class _Contents:
         parts = content.get("parts") if isinstance(content, Mapping) else [{"text": content}]
         texts = [part["text"] for part in objects(parts) if isinstance(part.get("text"), str)]
         if texts:
-            self.messages.append({"role": "system", "content": "\n\n".join(texts)})
+            self.add("system", "\n\n".join(texts))
 
-    def add(self, content: Mapping[str, Any], path: str) -> None:
+    def add_content(self, content: Mapping[str, Any], path: str) -> None:
         """Add a content. Raises InvalidRequestError."""
-        parts = member(content, "parts", list, path, "an array of parts")
-        for index, part in enumerate(parts):
-            checked(part, dict, f"{path}.parts[{index}]", "an object")
-        if content.get("role") == "model":
-            self._model(parts, f"{path}.parts")
-        else:
-            self._user(parts, f"{path}.parts")
-
-    def _model(self, parts: list[dict[str, Any]], path: str) -> None:
         texts: list[str] = []
         calls: list[dict[str, Any]] = []
-        for index, part in enumerate(parts):
-            if isinstance(call := _get(part, "functionCall"), Mapping):
-                name = str(member(call, "name", str, f"{path}[{index}].functionCall", "a string"))
+        shown: list[dict[str, Any]] = []
+        is_model = content.get("role") == "model"
+        for where, part in each_object(content.get("parts"), f"{path}.parts", "an array of parts"):
+            if is_model and isinstance(call := _get(part, "functionCall"), Mapping):
+                name = str(member(call, "name", str, f"{where}.functionCall", "a string"))
                 call_id = str(call.get("id") or f"call_{self._calls}")
                 self._calls += 1
                 self._open.append((name, call_id))
-                arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-                calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
-            elif isinstance(part.get("text"), str):
-                if part.get("thought") is not True:
-                    texts.append(part["text"])
+                calls.append(call_of(call_id, name, json.dumps(call.get("args") or {}, ensure_ascii=False)))
+            elif is_model and isinstance(part.get("text"), str):
+                texts += [] if part.get("thought") is True else [part["text"]]
+            elif not is_model and isinstance(response := _get(part, "functionResponse"), Mapping):
+                self._add_result(response, f"{where}.functionResponse")
+            elif not is_model and (found := _part(part)) is not None:
+                shown.append(found)
             else:
-                _omit(f"a part of the model with {', '.join(part)}")
-        message: Message = {"role": "assistant", "content": "".join(texts) or ("" if not calls else None)}
-        if calls:
-            message["tool_calls"] = calls
-        self.messages.append(message)
+                _omit(f"a part of the {'model' if is_model else 'user'} with {', '.join(part)}")
+        if is_model:
+            self.assistant(texts, calls)
+        else:
+            self.user(shown)
 
-    def _user(self, parts: list[dict[str, Any]], path: str) -> None:
-        rest: list[dict[str, Any]] = []
-        for index, part in enumerate(parts):
-            where = f"{path}[{index}]"
-            if isinstance(response := _get(part, "functionResponse"), Mapping):
-                self._result(response, f"{where}.functionResponse")
-                rest += [found for inner in objects(response.get("parts")) if (found := _part(inner)) is not None]
-            elif (found := _part(part)) is not None:
-                rest.append(found)
-            else:
-                _omit(f"a part of the user with {', '.join(part)}")
-        if rest:
-            only_text = all(part["type"] == "text" for part in rest)
-            self.messages.append({"role": "user", "content": "\n\n".join(part["text"] for part in rest) if only_text else rest})
-
-    def _result(self, response: Mapping[str, Any], path: str) -> None:
+    def _add_result(self, response: Mapping[str, Any], path: str) -> None:
         name = member(response, "name", str, path, "a string")
         value = response.get("response")
         found = next((call for call in self._open if response.get("id") in (None, call[1]) and call[0] == name), None)
@@ -146,21 +155,22 @@ class _Contents:
         only = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else None
         # The SDKs wrap a value that is not an object in "result" or "output".
         inner = value[only] if isinstance(value, Mapping) and only in ("result", "output") else value
-        content = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        text = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
+        shown = filter(None, map(_part, objects(response.get("parts"))))
+        self.result(call_id, [text_part(text), *shown])
 
 
-def _part(part: Any) -> dict[str, Any] | None:
+def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
     """Convert a part of a user's content; None for an unknown kind."""
-    if not isinstance(part, Mapping):
-        return None
     if isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
+        return text_part(part["text"])
     if isinstance(data := _get(part, "inlineData"), Mapping):
         kind = str(_get(data, "mimeType"))
         url = f"data:{kind};base64,{data.get('data')}"
     elif isinstance(data := _get(part, "fileData"), Mapping):
         url, kind = str(_get(data, "fileUri")), str(_get(data, "mimeType") or "image/")
+        if _STORED.match(url):
+            raise InvalidRequestError(f"'fileUri' is {url[:200]!r}, and files are not kept here: send the data.", param="fileUri")
     else:
         return None
     if kind.startswith("image/"):
@@ -171,43 +181,49 @@ def _part(part: Any) -> dict[str, Any] | None:
     return {"type": "file", "file": {"filename": str(_get(data, "displayName") or "file"), "file_data": url}}
 
 
-def _tools(tools: Any) -> list[dict[str, Any]]:
+def _tools(tools: Any) -> tuple[list[dict[str, Any]], str]:
+    """Return the functions, and a hosted web tool if there are none."""
     functions: list[dict[str, Any]] = []
-    for index, tool in enumerate(checked(tools or [], list, "tools", "an array")):
-        path = f"tools[{index}]"
-        declarations = _get(checked(tool, dict, path, "an object"), "functionDeclarations")
+    hosted = ""
+    for path, tool in each_object(tools or [], "tools"):
+        declarations = _get(tool, "functionDeclarations")
         if declarations is None:
+            refuse({"mcpServers": _get(tool, "mcpServers")}, {"mcpServers": MCP_ADVICE})
             _omit(f"the hosted tool {', '.join(tool)}")
-            continue
-        for at, declared in enumerate(checked(declarations, list, f"{path}.functionDeclarations", "an array")):
-            where = f"{path}.functionDeclarations[{at}]"
-            function = {"name": member(checked(declared, dict, where, "an object"), "name", str, where, "a string")}
-            if isinstance(declared.get("description"), str):
-                function["description"] = declared["description"]
+            hosted = next((name for name in _WEB if _get(tool, name) is not None), hosted)
+        for where, declared in each_object(declarations or [], f"{path}.functionDeclarations"):
             schema = _get(declared, "parametersJsonSchema") or _json_schema(declared.get("parameters"))
-            function["parameters"] = object_schema(schema) if isinstance(schema, Mapping) else object_schema(None)
-            functions.append({"type": "function", "function": function})
-    return functions
+            name = member(declared, "name", str, where, "a string")
+            functions.append(function_of(declared, name, schema if isinstance(schema, Mapping) else None))
+    return functions, "" if functions else hosted
 
 
 def _json_schema(schema: Any) -> Any:
-    """Convert Gemini's subset of OpenAPI to JSON Schema: types in lower case, ``nullable`` as a type."""
+    """Convert Gemini's subset of OpenAPI to JSON Schema: types in lower case, numbers as such, ``nullable`` as a type."""
     if isinstance(schema, list):
         return [_json_schema(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     out: dict[str, Any] = {}
-    for name, value in schema.items():
+    for given, value in schema.items():
+        name = _SCHEMA_NAMES.get(str(given), str(given))
         if name == "type" and isinstance(value, str):
             out["type"] = value.lower()
         elif name == "properties" and isinstance(value, Mapping):
             out["properties"] = {each: _json_schema(inner) for each, inner in value.items()}
         elif name in ("items", "anyOf"):
             out[name] = _json_schema(value)
+        elif name in _COUNTS:
+            out[name] = int(value) if isinstance(value, str) and value.isdecimal() else value
         elif name not in ("nullable", "propertyOrdering"):
             out[name] = value
-    if schema.get("nullable") is True and isinstance(out.get("type"), str):
-        out["type"] = [out["type"], "null"]
+    if schema.get("nullable") is True:
+        if isinstance(out.get("type"), str):
+            out["type"] = [out["type"], "null"]
+        if isinstance(out.get("anyOf"), list):
+            out["anyOf"] = [*out["anyOf"], {"type": "null"}]
+        if isinstance(out.get("enum"), list):
+            out["enum"] = [*out["enum"], None]
     return out
 
 
@@ -222,17 +238,18 @@ def _tool_choice(config: Any) -> Any:
     if not names or mode in ("NONE", "AUTO"):
         return _MODES[mode]
     names = checked(names, list, "toolConfig.functionCallingConfig.allowedFunctionNames", "an array of names")
-    allowed = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": _MODES[mode], "tools": allowed}}
+    return allowed_functions(_MODES[mode], names)
 
 
 def _response_format(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    if _get(config, "responseMimeType") != "application/json":
-        return None
+    kind = _get(config, "responseMimeType")
     schema = _get(config, "responseJsonSchema") or _json_schema(_get(config, "responseSchema"))
-    if not isinstance(schema, Mapping):
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    if kind not in (None, "text/plain", "application/json"):
+        path = "generationConfig.responseMimeType"
+        raise InvalidRequestError(f"'{path}' must be 'text/plain' or 'application/json', not {kind!r}.", param=path)
+    if isinstance(schema, Mapping) and kind != "text/plain":
+        return json_format(schema)
+    return {"type": "json_object"} if kind == "application/json" else None
 
 
 # answers
@@ -252,95 +269,69 @@ class GenerateContentEncoder(FrontendEncoder):
     """
 
     def __init__(self, model: str, *, thoughts: bool) -> None:
+        super().__init__()
         self._model = model
         self._thoughts = thoughts
-        self._head = NO_HEAD
         self._tail = b""
         """The end of each event with text, encoded once."""
-        self._finish = "STOP"
-        self._usage: Mapping[str, Any] = {}
-
-    def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
-        self._head = head
 
     def text(self, text: str) -> bytes:
-        """See FrontendEncoder."""
         if self._tail == b"":
             self._tail = b',"modelVersion":%s,"responseId":%s}\n\n' % (encode(self._model), encode(self._head.id or "patchbay"))
         return _TEXT % encode(text) + self._tail
 
     def reasoning(self, text: str) -> bytes:
-        """See FrontendEncoder."""
-        return self._event([{"text": text, "thought": True}]) if self._thoughts else b""
+        return sse_event(encode(self._response([{"text": text, "thought": True}]))) if self._thoughts else b""
 
     def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
-        """See FrontendEncoder."""
-        return self._event([_call_part(call)])
-
-    def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        self._finish = _FINISH.get(reason, "STOP")
-        self._usage = more.get("usage") or {}
-        return b""
-
-    def usage(self, usage: Any) -> bytes:
-        """See AnswerEncoder: it is written with the end."""
-        self._usage = usage if isinstance(usage, Mapping) else {}
-        return b""
+        return sse_event(encode(self._response([_call_part(call)])))
 
     def end(self) -> bytes:
-        """See AnswerEncoder."""
-        return sse_event(encode(self._response([], self._finish)))
+        return sse_event(encode(self._last([])))
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """See AnswerEncoder."""
-        return sse_event(error_body(error))
+        """See AnswerEncoder. Older SDKs (gemini-cli's) see an error only if it is no event; the newest know both forms."""
+        return encode_error(error)[1]
 
-    def whole(self, answer: Answer) -> bytes:
-        """See AnswerEncoder."""
-        first = answer.first
-        self._head, self._usage = answer.head, answer.usage or {}
+    def document(self, choice: AnswerChoice) -> dict[str, Any]:
         parts: list[dict[str, Any]] = []
-        if self._thoughts and (reasoning := first.reasoning):
+        if self._thoughts and (reasoning := choice.reasoning):
             parts.append({"text": reasoning, "thought": True})
-        if text := first.text:
+        if text := choice.text:
             parts.append({"text": text})
-        parts += [_call_part(call) for call in first.calls]
-        return encode(self._response(parts, _FINISH.get(first.finish or "", "STOP")))
+        return self._last([*parts, *map(_call_part, choice.calls)])
 
-    def _event(self, parts: list[dict[str, Any]]) -> bytes:
-        return sse_event(encode(self._response(parts, None)))
-
-    def _response(self, parts: list[dict[str, Any]], finish: str | None) -> dict[str, Any]:
+    def _response(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
-        response: dict[str, Any] = {
-            "candidates": [candidate],
-            "modelVersion": self._model,
-            "responseId": self._head.id or "patchbay",
-        }
-        if finish is not None:
-            candidate["finishReason"] = finish
-            response["usageMetadata"] = _usage(self._usage)
-        return response
+        return {"candidates": [candidate], "modelVersion": self._model, "responseId": self._head.id or "patchbay"}
+
+    def _last(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the last response of a stream, or the only one."""
+        response, tokens = self._response(parts), tokens_of(self._usage)
+        response["candidates"][0]["finishReason"] = _FINISH.get(self._finish, "STOP")
+        counts = {"promptTokenCount": tokens.prompt, "candidatesTokenCount": tokens.completion, "totalTokenCount": tokens.total}
+        return {**response, "usageMetadata": counts}
 
 
-def error_body(error: PatchbayError | str) -> bytes:
-    """Return Google's error body for an error."""
+def encode_error(error: PatchbayError | str) -> tuple[int, bytes]:
+    """Return Google's status and body for an error."""
     error = as_patchbay_error(error)
-    status = _STATUSES.get(error.status, "INTERNAL" if error.status >= 500 else "INVALID_ARGUMENT")
-    return encode({"error": {"code": error.status, "message": error_text(error), "status": status}})
+    code, message = status_of(error), error_text(error)
+    if (tokens := context_tokens(error)) is not None:
+        prompt, _, limit = tokens
+        exceeds = "exceeds the maximum number of tokens allowed"
+        is_known = prompt is not None and limit is not None and prompt > limit
+        message = (
+            f"The input token count ({prompt}) {exceeds} ({limit})."
+            if is_known
+            else f"The input token count {exceeds}: {message}"
+        )
+    status = _STATUSES.get(code, "INTERNAL" if code >= 500 else "INVALID_ARGUMENT")
+    return code, encode({"error": {"code": code, "message": message, "status": status}})
 
 
 def _call_part(call: ToolCall) -> dict[str, Any]:
     return {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
-    """Return usage in Gemini's fields; 0 if the upstream sent none."""
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")]
-    prompt, completion, total = (count if isinstance(count, int) else 0 for count in counts)
-    return {"promptTokenCount": prompt, "candidatesTokenCount": completion, "totalTokenCount": total or prompt + completion}
 
 
 PATH: Final = re.compile(r"/v1(?:beta|alpha)?/models/(?P<model>.+):(?P<method>generateContent|streamGenerateContent|countTokens)")
@@ -353,10 +344,11 @@ class GenerateContent:
     """See Frontend."""
 
     name, protocol = "Gemini", "gemini"
-    heartbeat = KEEP_ALIVE
+    heartbeat = b"\n\n"
+    """White space: its SDKs fail on comments."""
+    encode_error = staticmethod(encode_error)
 
     def decode(self, body: bytes, path: str) -> DecodedRequest:
-        """See Frontend."""
         model, method = _target(path)
         if method == "countTokens":
             try:
@@ -366,13 +358,11 @@ class GenerateContent:
             inner = value.get("generateContentRequest") if isinstance(value, dict) else None
             body = body if inner is None else encode(inner)
         given = read_body(body)
-        chat = decode_request(given, model, stream=method == "streamGenerateContent")
-        thinking = _get(_get(given, "generationConfig") or {}, "thinkingConfig")
-        asked = isinstance(thinking, Mapping) and _get(thinking, "includeThoughts") is True
-        return DecodedRequest(chat, GenerateContentEncoder(model, thoughts=asked))
+        chat, hosted = decode_request(given, model, stream=method == "streamGenerateContent")
+        asked = _get(_thinking(_get(given, "generationConfig") or {}), "includeThoughts") is True
+        return DecodedRequest(chat, GenerateContentEncoder(model, thoughts=asked), hosted=hosted)
 
     def encode_count(self, tokens: int) -> bytes:
-        """See Frontend."""
         return encode({"totalTokens": tokens})
 
     def encode_models(self, models: Sequence[Mapping[str, Any]]) -> bytes:
@@ -382,10 +372,6 @@ class GenerateContent:
     def encode_model(self, model: Mapping[str, Any]) -> bytes:
         """Encode one of these models."""
         return encode(_model(model))
-
-    def error_body(self, error: PatchbayError) -> bytes:
-        """See Frontend."""
-        return error_body(error)
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:

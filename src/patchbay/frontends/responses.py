@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest, member
-from patchbay.frontends.responses_answer import CompactionEncoder, ResponsesEncoder, error_body, new_id
+from patchbay.errors import InvalidRequestError
+from patchbay.frontends.base import KEEP_ALIVE, DecodedRequest, member, refuse
+from patchbay.frontends.responses_answer import CompactionEncoder, ResponsesEncoder, encode_error, new_id
 from patchbay.frontends.responses_request import SUMMARIZE, decode, read_items
 from patchbay.models.request import read_fields, read_json
 from patchbay.models.wire import encode
 
 _ITEM_PREFIXES: Final = {"function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs", "message": "msg"}
+_REFUSED: Final = {
+    "conversation": "conversations are not kept here; use 'previous_response_id', or send all items.",
+    "prompt": "prompts are not kept here; send 'instructions' and 'input'.",
+}
+_WRITTEN: Final = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{2,}")
 _MOST_LISTED: Final = 100
 _LISTED: Final = 20
 
@@ -54,9 +60,9 @@ class OpenAIResponses:
 
     name, protocol = "OpenAI Responses", "responses"
     heartbeat = KEEP_ALIVE
+    encode_error = staticmethod(encode_error)
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
-        """See Frontend."""
         return self.decode_fields(self.read(body))
 
     def read(self, body: bytes) -> dict[str, Any]:
@@ -67,12 +73,7 @@ class OpenAIResponses:
             member(given, "previous_response_id", str, "", "a string")
         if given.get("input") is None and given.get("messages") is not None:
             raise InvalidRequestError("'messages' belong to chat completions: send them as 'input'.", param="input")
-        if given.get("conversation") is not None:
-            raise InvalidRequestError(
-                "Conversations are not kept here: use 'previous_response_id', or send all items.", param="conversation"
-            )
-        if given.get("prompt") is not None:
-            raise InvalidRequestError("Prompts are not kept here: send 'instructions' and 'input'.", param="prompt")
+        refuse(given, _REFUSED)
         return given
 
     def decode_fields(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
@@ -81,7 +82,7 @@ class OpenAIResponses:
             raise InvalidRequestError("'background' needs 'store': the response is asked for by its id.", param="store")
         request = decode(given, [*before, *read_items(given.get("input"))])
         is_empty = given.get("generate") is False and given.get("stream") is True
-        return DecodedRequest(request.body, ResponsesEncoder(request), is_empty)
+        return DecodedRequest(request.body, ResponsesEncoder(request), is_empty, request.hosted)
 
     def decode_compaction(self, given: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> DecodedRequest:
         """Decode a request for a summary of its items. Raises InvalidRequestError."""
@@ -93,12 +94,13 @@ class OpenAIResponses:
         return DecodedRequest(request.body, CompactionEncoder(request, items))
 
     def encode_count(self, tokens: int) -> bytes:
-        """See Frontend."""
         return encode({"object": "response.input_tokens", "input_tokens": tokens})
 
-    def error_body(self, error: PatchbayError) -> bytes:
-        """See Frontend."""
-        return error_body(error)
+
+def response_of(item_id: Any) -> str | None:
+    """Return the id of the response that wrote an item, from the item's own; None for any other id."""
+    found = _WRITTEN.fullmatch(item_id) if isinstance(item_id, str) else None
+    return None if found is None else f"resp_{found[1]}"
 
 
 def with_ids(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

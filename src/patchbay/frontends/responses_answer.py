@@ -7,26 +7,25 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from patchbay._text import json_object
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.formats.events import CallArguments, CallStart
-from patchbay.frontends.base import FrontendEncoder
-from patchbay.frontends.responses_request import ResponsesRequest, ToolRoute, encode_summary
-from patchbay.models.error_bodies import as_patchbay_error
-from patchbay.models.error_bodies import error_body as openai_error_body
-from patchbay.models.parts import Answer
+from patchbay.frontends.base import FrontendEncoder, tokens_of
+from patchbay.frontends.responses_request import CALL_FORMS, ResponsesRequest, ToolRoute, encode_summary
+from patchbay.models.error_bodies import error_body
+from patchbay.models.parts import Answer, AnswerChoice, AnswerHead
+from patchbay.models.upstream_errors import status_of
 from patchbay.models.wire import encode
 from patchbay.types import ToolCall
 
 _ECHOED: Final[Mapping[str, Any]] = {
-    "background": False, "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
+    "background": False, "instructions": None, "max_output_tokens": None, "metadata": {},
     "parallel_tool_calls": True, "previous_response_id": None, "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
-    "safety_identifier": None, "service_tier": "default", "store": True, "temperature": 1.0, "text": {"format": {"type": "text"}},
-    "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": 1.0, "truncation": "disabled", "user": None,
-    "frequency_penalty": 0.0, "presence_penalty": 0.0,
+    "safety_identifier": None, "store": True, "temperature": 1.0, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [], "top_p": 1.0, "user": None, "frequency_penalty": 0.0, "presence_penalty": 0.0,
 }  # fmt: skip
 """The fields of a response that repeat the request's, with their defaults."""
 _TEXT: Final = (
@@ -37,6 +36,7 @@ _ARGUMENTS: Final = (
     b'event: response.function_call_arguments.delta\ndata: {"type":"response.function_call_arguments.delta","sequence_number":%d,'
     b'"item_id":"%s","output_index":%d,"delta":%s}\n\n'
 )
+_MEMBERS: Final = {form.item: form.member for form in CALL_FORMS.values()}
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -53,6 +53,7 @@ class ResponsesEncoder(FrontendEncoder):
     """
 
     def __init__(self, request: ResponsesRequest) -> None:
+        super().__init__()
         given = request.given
         self.items = request.items
         """The items of the request and of the responses that it continues."""
@@ -68,36 +69,36 @@ class ResponsesEncoder(FrontendEncoder):
         self._pieces: list[str] = []
         self._calls: dict[int, tuple[dict[str, Any], int, list[str], _InputText]] = {}
         """The open calls by their places: the item, its index, the pieces of its arguments, and the plain text in them."""
-        echoed = {**_ECHOED}
-        echoed.update(
-            (name, _echo(value, _ECHOED[name])) for name, value in given.items() if value is not None and name in _ECHOED
-        )
+        echoed = {name: _echo(value, _ECHOED[name]) for name, value in given.items() if value is not None and name in _ECHOED}
         self.response: dict[str, Any] = {
             "id": new_id("resp"), "object": "response", "created_at": int(time.time()), "completed_at": None,
             "status": "in_progress", "error": None, "incomplete_details": None, "model": given["model"], "output": [],
-            "usage": None, **echoed,
+            "usage": None, "service_tier": "default", "truncation": "disabled", "top_logprobs": 0, "max_tool_calls": None,
+            **_ECHOED, **echoed,
         }  # fmt: skip
         self._output: list[dict[str, Any] | None] = []
 
+    def begin(self, head: AnswerHead) -> None:
+        """See AnswerEncoder. The response says what was done, not what was asked for."""
+        super().begin(head)
+        if head.service_tier is not None:
+            self.response["service_tier"] = head.service_tier
+        for parameter, field, name in (("reasoning_effort", "reasoning", "effort"), ("verbosity", "text", "verbosity")):
+            if parameter in head.left_out and name in self.response[field]:
+                self.response[field] = {**self.response[field], name: _ECHOED[field].get(name)}
+
     def text(self, text: str) -> bytes:
-        """See FrontendEncoder."""
-        out = self._open_message()
+        out = self._open_item("message")
         self._pieces.append(text)
         self._sequence += 1
         return out + _TEXT % (self._sequence - 1, self._item_id, self._item_index, encode(text))
 
     def reasoning(self, text: str) -> bytes:
-        """See FrontendEncoder."""
-        out = b""
-        if self._item is None or self._item["type"] != "reasoning":
-            out = self._close_item() + self._add_item(self._new_item("reasoning"))
-            part = {"type": "summary_text", "text": ""}
-            out += self._part_event("response.reasoning_summary_part.added", summary_index=0, part=part)
+        out = self._open_item("reasoning")
         self._pieces.append(text)
-        return out + self._part_event("response.reasoning_summary_text.delta", summary_index=0, delta=text)
+        return out + self._part_event("response.reasoning_summary_text.delta", delta=text)
 
     def begin_call(self, part: CallStart) -> bytes:
-        """See FrontendEncoder."""
         out = self._close_item()
         item = self._call_item(part.id, part.name)
         index = len(self._output)
@@ -106,7 +107,6 @@ class ResponsesEncoder(FrontendEncoder):
         return out + self._event("response.output_item.added", output_index=index, item=item)
 
     def arguments(self, part: CallArguments) -> bytes:
-        """See FrontendEncoder."""
         item, index, pieces, input_text = self._calls[part.index]
         pieces.append(part.text)
         if item["type"] == "custom_tool_call":
@@ -117,21 +117,13 @@ class ResponsesEncoder(FrontendEncoder):
         return _ARGUMENTS % (self._sequence - 1, item["id"].encode(), index, encode(part.text))
 
     def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
-        """See FrontendEncoder."""
         return self._close_call(index, "completed")
 
-    def finish(self, choice: int, reason: str, **more: Any) -> bytes:  # noqa: ARG002
-        """See AnswerEncoder."""
-        self._note_end(reason, more.get("usage"))
+    def finish(self, choice: int, reason: str, **more: Any) -> bytes:
+        super().finish(choice, reason, **more)
         return self._close_item() + b"".join([self._close_call(place, "incomplete") for place in sorted(self._calls)])
 
-    def usage(self, usage: Any) -> bytes:
-        """See AnswerEncoder: it is written with the end."""
-        self.response["usage"] = _usage(usage)
-        return b""
-
     def end(self) -> bytes:
-        """See AnswerEncoder."""
         out = self.start()
         self._complete()
         event = self._event(f"response.{self.response['status']}", response=self.response)
@@ -139,107 +131,88 @@ class ResponsesEncoder(FrontendEncoder):
         return out + event
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """See AnswerEncoder."""
-        error = as_patchbay_error(error)
-        out = self.start()
-        self.response |= {"status": "failed", "error": {"code": error.code, "message": str(error)}, "output": self._items()}
+        described, out = error_body(error)["error"], self.start()
+        failure = {name: described[name] for name in ("code", "message")}
+        self.response |= {"status": "failed", "error": failure, "output": self._items()}
         return out + self._event("response.failed", response=self.response)
 
     def whole(self, answer: Answer) -> bytes:
-        """See AnswerEncoder."""
-        first = answer.first
-        self._note_end(first.finish or "stop", answer.usage)
-        if reasoning := first.reasoning:
-            self._output.append(_done(self._new_item("reasoning"), reasoning))
-        if text := first.text:
-            self._output.append(_done(self._new_item("message"), text))
-        for call in first.all_calls:
-            item, arguments = self._call_item(call.id, call.name), call.raw_arguments
-            whole = _InputText().end(arguments)[0] if item["type"] == "custom_tool_call" else arguments
-            status: Literal["completed", "incomplete"] = "completed" if isinstance(call, ToolCall) else "incomplete"
-            self._output.append(_done_call(item, arguments, whole, status))
-        self._complete()
-        body = encode(self.response)
+        body = super().whole(answer)
         self.size = len(body)
         return body
+
+    def document(self, choice: AnswerChoice) -> dict[str, Any]:
+        if reasoning := choice.reasoning:
+            self._output.append(_done(self._new_item("reasoning"), reasoning))
+        if text := choice.text:
+            self._output.append(_done(self._new_item("message"), text))
+        for call in choice.all_calls:
+            item, arguments = self._call_item(call.id, call.name), call.raw_arguments
+            whole = _InputText().end(arguments)[0] if item["type"] == "custom_tool_call" else arguments
+            self._output.append(_done_call(item, whole, "completed" if isinstance(call, ToolCall) else "incomplete"))
+        self._complete()
+        return self.response
 
     # items
 
     def _new_id(self, prefix: str) -> str:
-        """Return an id for the next item: the response's own with the item's index."""
+        """Return an id for the next item: the response's own with the item's index, by which the item is found again."""
         return f"{prefix}_{self.response['id'][5:]}{len(self._output):02x}"
 
     def _call_item(self, call_id: str, name: str) -> dict[str, Any]:
         route = self._routes.get(name) or ToolRoute("function", name)
-        if route.kind == "custom":
-            item = {"id": self._new_id("ctc"), "type": "custom_tool_call", "call_id": call_id, "name": route.name, "input": ""}
-        elif route.kind == "tool_search":
-            return {
-                "id": self._new_id("tsc"), "type": "tool_search_call", "call_id": call_id, "execution": "client", "arguments": {},
-                "status": "in_progress",
-            }  # fmt: skip
+        form = route.form
+        item = {"id": self._new_id(form.prefix), "type": form.item, "call_id": call_id, **form.fixed}
+        if route.kind in ("function", "custom"):
+            item |= {"name": route.name, form.member: ""}
         else:
-            item = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": route.name, "arguments": ""}
+            item[form.member] = {**form.defaults}
         if route.namespace is not None:
             item["namespace"] = route.namespace
         return {**item, "status": "in_progress"}
 
-    def _new_item(self, kind: Literal["message", "reasoning"]) -> dict[str, Any]:
+    def _new_item(self, kind: str) -> dict[str, Any]:
         if kind == "reasoning":
-            return {"id": self._new_id("rs"), "type": "reasoning", "summary": []}
-        return {"id": self._new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+            return {"id": self._new_id("rs"), "type": kind, "summary": []}
+        return {"id": self._new_id("msg"), "type": kind, "status": "in_progress", "role": "assistant", "content": []}
 
-    def _open_message(self) -> bytes:
-        if self._item is not None and self._item["type"] == "message":
+    def _open_item(self, kind: str) -> bytes:
+        """Begin an item of text or reasoning, unless one of its kind is open."""
+        if self._item is not None and self._item["type"] == kind:
             return b""
         out = self._close_item()
-        out += self._add_item(self._new_item("message"))
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return out + self._part_event("response.content_part.added", content_index=0, part=part)
-
-    def _add_item(self, item: dict[str, Any]) -> bytes:
-        out = self.start()
-        self._item = item
+        item = self._item = self._new_item(kind)
         self._pieces = []
         self._item_index = len(self._output)
         self._item_id = item["id"].encode()
         self._output.append(None)
-        return out + self._event("response.output_item.added", output_index=self._item_index, item=item)
+        out += self._event("response.output_item.added", output_index=self._item_index, item=item)
+        return out + self._part_event(f"{_PARTS[kind].part}.added", part=_PARTS[kind].of(""))
 
     def _close_item(self) -> bytes:
         """Write the end of the open item of text or reasoning."""
         item, text = self._item, "".join(self._pieces)
         if item is None:
             return self.start()
-        done = _done(item, text)
-        if item["type"] == "message":
-            out = self._part_event("response.output_text.done", content_index=0, text=text, logprobs=[])
-            out += self._part_event("response.content_part.done", content_index=0, part=done["content"][0])
-        else:
-            out = self._part_event("response.reasoning_summary_text.done", summary_index=0, text=text)
-            out += self._part_event("response.reasoning_summary_part.done", summary_index=0, part=done["summary"][0])
+        form, done = _PARTS[item["type"]], _done(item, text)
+        out = self._part_event(f"{form.text}.done", text=text, **form.more)
+        out += self._part_event(f"{form.part}.done", part=form.of(text))
         self._output[self._item_index] = done
         self._item = None
         return out + self._event("response.output_item.done", output_index=self._item_index, item=done)
 
     def _close_call(self, place: int, status: Literal["completed", "incomplete"]) -> bytes:
         item, index, pieces, input_text = self._calls.pop(place)
-        text = whole = "".join(pieces)
+        text = "".join(pieces)
         where = {"item_id": item["id"], "output_index": index}
         out = b""
         if item["type"] == "function_call":
             out = self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
         elif item["type"] == "custom_tool_call":
-            whole, rest = input_text.end(text)
-            out = self._input_delta(item, index, rest) + self._event("response.custom_tool_call_input.done", **where, input=whole)
-        done = self._output[index] = _done_call(item, text, whole, status)
+            text, rest = input_text.end(text)
+            out = self._input_delta(item, index, rest) + self._event("response.custom_tool_call_input.done", **where, input=text)
+        done = self._output[index] = _done_call(item, text, status)
         return out + self._event("response.output_item.done", output_index=index, item=done)
-
-    def _note_end(self, reason: str, usage: Any) -> None:
-        if (why := _INCOMPLETE.get(reason)) is not None:
-            self.response["incomplete_details"] = {"reason": why}
-        if usage:
-            self.response["usage"] = _usage(usage)
 
     def _input_delta(self, item: Mapping[str, Any], index: int, text: str) -> bytes:
         kind = "response.custom_tool_call_input.delta"
@@ -249,8 +222,11 @@ class ResponsesEncoder(FrontendEncoder):
         return [item for item in self._output if item is not None]
 
     def _complete(self) -> None:
-        status = "completed" if self.response["incomplete_details"] is None else "incomplete"
-        self.response |= {"status": status, "completed_at": int(time.time()), "output": self._items()}
+        reason = _INCOMPLETE.get(self._finish)
+        self.response |= {
+            "status": "incomplete" if reason else "completed", "incomplete_details": {"reason": reason} if reason else None,
+            "completed_at": int(time.time()), "output": self._items(), "usage": _usage(self._usage),
+        }  # fmt: skip
         self.complete = True
 
     # events
@@ -260,13 +236,13 @@ class ResponsesEncoder(FrontendEncoder):
         if self._started:
             return b""
         self._started = True
-        return self._event("response.created", response=self.response) + self._event(
-            "response.in_progress", response=self.response
-        )
+        events = [self._event(f"response.{name}", response=self.response) for name in ("created", "in_progress")]
+        return b"".join(events)
 
     def _part_event(self, kind: str, **fields: Any) -> bytes:
         assert self._item is not None
-        return self._event(kind, item_id=self._item["id"], output_index=self._item_index, **fields)
+        index = {_PARTS[self._item["type"]].place: 0}
+        return self._event(kind, item_id=self._item["id"], output_index=self._item_index, **index, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence += 1
@@ -286,9 +262,9 @@ class CompactionEncoder(ResponsesEncoder):
         super().__init__(request)
         self._compacted = items
 
-    def whole(self, answer: Answer) -> bytes:
-        """See AnswerEncoder. Raises UpstreamError if the model wrote no summary."""
-        summary = answer.first.text.strip()
+    def document(self, choice: AnswerChoice) -> dict[str, Any]:
+        """See FrontendEncoder. Raises UpstreamError if the model wrote no summary."""
+        summary = choice.text.strip()
         if not summary:
             raise UpstreamError("The model wrote no summary of the conversation.")
         output: list[dict[str, Any]] = []
@@ -299,54 +275,63 @@ class CompactionEncoder(ResponsesEncoder):
                 message = {"id": self._new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
                 output.append(message)
         output.append({"id": new_id("cmp"), "type": "compaction", "encrypted_content": encode_summary(summary)})
-        usage = _usage(answer.usage or {})
-        created = int(time.time())
-        return encode(
-            {"id": self.response["id"], "object": "response.compaction", "created_at": created, "output": output, "usage": usage}
-        )
+        return {
+            "id": self.response["id"], "object": "response.compaction", "created_at": int(time.time()), "output": output,
+            "usage": _usage(self._usage or {}),
+        }  # fmt: skip
 
 
-def _done_call(item: dict[str, Any], arguments: str, whole: str, status: Literal["completed", "incomplete"]) -> dict[str, Any]:
-    """Return the finished item of a call; ``whole`` is a custom tool's text."""
-    done = {**item, "status": status}
-    if item["type"] == "custom_tool_call":
-        return {**done, "input": whole}
-    return {**done, "arguments": arguments if item["type"] == "function_call" else json_object(arguments) or {}}
+def _done_call(item: dict[str, Any], written: str, status: Literal["completed", "incomplete"]) -> dict[str, Any]:
+    """Return the finished item of a call; ``written`` are its arguments, or a custom tool's text."""
+    name = _MEMBERS[item["type"]]
+    value = written if item[name] == "" else {**item[name], **(json_object(written) or {})}
+    return {**item, "status": status, name: value}
+
+
+class _PartForm(NamedTuple):
+    """How a part of an item is written: the names of its events and of its index, and its members beside the text."""
+
+    part: str
+    text: str
+    place: str
+    kind: str
+    more: Mapping[str, Any]
+
+    def of(self, text: str) -> dict[str, Any]:
+        """Return a part."""
+        return {"type": self.kind, "text": text, **({"annotations": []} if self.more else {}), **self.more}
+
+
+_PARTS: Final = {
+    "message": _PartForm("response.content_part", "response.output_text", "content_index", "output_text", {"logprobs": []}),
+    "reasoning": _PartForm(
+        "response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index", "summary_text", {}
+    ),
+}
+"""By the type of the item."""
 
 
 def _done(item: dict[str, Any], text: str) -> dict[str, Any]:
     """Return the finished item of a message or of reasoning."""
-    if item["type"] == "reasoning":
-        return {**item, "summary": [{"type": "summary_text", "text": text}]}
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {**item, "status": "completed", "content": [part]}
+    parts = [_PARTS[item["type"]].of(text)]
+    return {**item, "summary": parts} if item["type"] == "reasoning" else {**item, "status": "completed", "content": parts}
 
 
-def error_body(error: PatchbayError) -> bytes:
-    """OpenAI's error body."""
-    return encode(openai_error_body(error))
+def encode_error(error: PatchbayError) -> tuple[int, bytes]:
+    """Return OpenAI's status and body for an error."""
+    return status_of(error), encode(error_body(error))
 
 
-def _usage(usage: Any) -> dict[str, Any] | None:
-    """Return usage in this API's fields; 0 if the upstream sent none."""
-    if not isinstance(usage, dict):
+def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return usage in this API's fields; None if the upstream sent none."""
+    if usage is None:
         return None
-    prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    tokens = tokens_of(usage)
     return {
-        "input_tokens": prompt,
-        "input_tokens_details": {
-            "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
-            "cache_write_tokens": 0,
-        },
-        "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens")},
-        "total_tokens": _count(usage, "total_tokens") or prompt + completion,
-    }
-
-
-def _count(holder: Any, name: str) -> int:
-    value = holder.get(name) if isinstance(holder, dict) else None
-    return value if isinstance(value, int) else 0
+        "input_tokens": tokens.prompt, "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": 0},
+        "output_tokens": tokens.completion, "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.total,
+    }  # fmt: skip
 
 
 _TEXT_BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')

@@ -1,26 +1,53 @@
 """OpenAI Responses: a request as a body of chat completions.
 
-The same conversation always gives the same bytes. Left out, for want of a counterpart: hosted tools and their items,
-``include``, ``reasoning``, ``truncation``, ``service_tier`` ...
+The same conversation always gives the same bytes. Left out, for want of a counterpart: tools that OpenAI runs and their items,
+``include``, ``truncation`` ...
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from types import NoneType
+from typing import Any, Final
 
 from patchbay.cache import SizedCache
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends.base import OmissionLog, checked, drop_old_reasoning, member, object_schema, objects
+from patchbay.frontends.base import (
+    MCP_ADVICE,
+    Conversation,
+    OmissionLog,
+    allowed_functions,
+    call_of,
+    chat_body,
+    checked,
+    chosen_function,
+    each_object,
+    function_of,
+    joined,
+    member,
+    objects,
+    refuse,
+    text_part,
+)
+from patchbay.frontends.client_tools import OPENAI
 from patchbay.models.request import read_json
 from patchbay.models.wire import Raw, encode
 from patchbay.types import PLAIN_TEXT, Message
 
 _omit = OmissionLog("OpenAI Responses")
-_COPIED: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
+_COPIED: Final = (
+    "model",
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "user",
+    "service_tier",
+    "frequency_penalty",
+    "presence_penalty",
+)
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SEARCH: Final = "tool_search"
 _INPUT: Final = "input"
@@ -34,16 +61,57 @@ _SUMMARY: Final = "A summary of the conversation before this point:\n\n"
 _OWN_SUMMARY: Final = "patchbay1:"
 """Prefix of a compaction item's content: items of other servers cannot be read."""
 
-ToolKind = Literal["function", "custom", "tool_search"]
+
+class ItemNotFoundError(InvalidRequestError):
+    """A request refers to an item that is not stored."""
+
+    code = "item_not_found"
+    status = 404
+
+    def __init__(self, item_id: Any) -> None:
+        super().__init__(f"Item with id {item_id!r:.100} not found.", param="input")
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a kind of calls is written: the item's type and the prefix of its id, and the member with the arguments.
+
+    The item for a result has the suffix "_output". ``fixed`` are members that every call has, ``defaults`` those of its
+    arguments.
+    """
+
+    item: str
+    prefix: str
+    member: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+CALL_FORMS: Final = {
+    "function": CallForm("function_call", "fc", "arguments"),
+    "custom": CallForm("custom_tool_call", "ctc", "input"),
+    _SEARCH: CallForm("tool_search_call", "tsc", "arguments", {"execution": "client"}),
+    "local_shell": CallForm("local_shell_call", "lsh", "action", defaults={"type": "exec", "env": {}}),
+    "shell": CallForm("shell_call", "sh", "action", defaults={"timeout_ms": None, "max_output_length": None}),
+    "apply_patch": CallForm("apply_patch_call", "apc", "operation"),
+}
+"""By the type of the tool."""
+_KINDS: Final = {form.item: kind for kind, form in CALL_FORMS.items()}
+_RESULTS: Final = frozenset(f"{item}_output" for item in _KINDS) - {"tool_search_call_output"}
 
 
 @dataclass(frozen=True)
 class ToolRoute:
     """Maps calls of a function to the client's items: of this kind, with ``name`` in ``namespace`` (None: in none)."""
 
-    kind: ToolKind
+    kind: str
     name: str
     namespace: str | None = None
+
+    @property
+    def form(self) -> CallForm:
+        """How its calls are written."""
+        return CALL_FORMS[self.kind]
 
 
 @dataclass
@@ -51,13 +119,14 @@ class ResponsesRequest:
     """A decoded request.
 
     ``given`` is the client's, with its tools as the response repeats them; ``items`` is its input, ``routes`` has the tools by
-    the names of their functions.
+    the names of their functions. ``hosted``: see DecodedRequest.
     """
 
     given: dict[str, Any]
     items: list[dict[str, Any]]
     body: dict[str, Any]
-    routes: Mapping[str, ToolRoute] = field(default_factory=dict)
+    routes: Mapping[str, ToolRoute]
+    hosted: str
 
 
 def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesRequest:
@@ -66,32 +135,31 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
     tools = _Tools(listed.functions, listed.routes)
     conversation = _Conversation(tools)
     if isinstance(instructions := given.get("instructions"), str) and instructions:
-        conversation.messages.append({"role": "system", "content": instructions})
+        conversation.add("system", instructions)
     for index, item in enumerate(items):
-        conversation.add(item, f"input[{index}]")
-    chat: dict[str, Any] = {name: given[name] for name in _COPIED if given.get(name) is not None}
-    chat["messages"] = conversation.finish()
-    if (limit := given.get("max_output_tokens")) is not None:
-        chat["max_tokens"] = checked(limit, int, "max_output_tokens", "a whole number")
-    if tools.functions:
-        chat["tools"] = listed.encoded if tools.functions is listed.functions else list(tools.functions.values())
-        if (choice := tools.choice(given.get("tool_choice"))) is not None:
-            chat["tool_choice"] = choice
-    if (response_format := _response_format(given.get("text"))) is not None:
-        chat["response_format"] = response_format
-    if given.get("stream"):
-        chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    return ResponsesRequest({**given, "tools": listed.echoed}, items, chat, tools.routes)
+        conversation.add_item(item, f"input[{index}]")
+    functions: Any = listed.encoded if tools.functions is listed.functions else list(tools.functions.values())
+    text, reasoning = given.get("text"), given.get("reasoning")
+    text, reasoning = text if isinstance(text, dict) else {}, reasoning if isinstance(reasoning, dict) else {}
+    chat = chat_body(
+        {name: given[name] for name in _COPIED if given.get(name) is not None} | {"messages": conversation.finish()},
+        stream=given.get("stream"),
+        max_tokens=checked(given.get("max_output_tokens"), (int, NoneType), "max_output_tokens", "a whole number"),
+        tools=functions if tools.functions else None,
+        tool_choice=tools.choice(given.get("tool_choice")),
+        response_format=_response_format(text.get("format")),
+        reasoning_effort=reasoning.get("effort"),
+        verbosity=text.get("verbosity"),
+    )
+    hosted = "" if tools.functions else listed.hosted
+    return ResponsesRequest({**given, "tools": listed.echoed}, items, chat, tools.routes, hosted)
 
 
 def read_items(given: Any) -> list[dict[str, Any]]:
     """Return the input as items. Raises InvalidRequestError."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
-    items: list[dict[str, Any]] = checked([] if given is None else given, list, "input", "a string or an array of items")
-    for index, item in enumerate(items):
-        checked(item, dict, f"input[{index}]", "an object")
-    return items
+    return [item for _, item in each_object([] if given is None else given, "input", "a string or an array of items")]
 
 
 def encode_summary(summary: str) -> str:
@@ -109,8 +177,7 @@ def read_summary(content: Any) -> str | None:
         return None
 
 
-def _response_format(text: Any) -> dict[str, Any] | None:
-    wanted = text.get("format") if isinstance(text, Mapping) else None
+def _response_format(wanted: Any) -> dict[str, Any] | None:
     if not isinstance(wanted, Mapping) or wanted.get("type") not in ("json_object", "json_schema"):
         return None
     if wanted["type"] == "json_object":
@@ -121,12 +188,16 @@ def _response_format(text: Any) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _ListedTools:
-    """A request's tools as functions, and as JSON for the upstream and for the response, which repeats them."""
+    """A request's tools as functions, and as JSON for the upstream and for the response, which repeats them.
+
+    ``hosted`` is OpenAI's web search among them.
+    """
 
     functions: dict[str, dict[str, Any]]
     routes: dict[str, ToolRoute]
     encoded: Raw
     echoed: Raw
+    hosted: str = ""
 
 
 _NO_TOOLS: Final = _ListedTools({}, {}, Raw(b"[]"), Raw(b"[]"))
@@ -144,7 +215,9 @@ def _read_tools(raw: Raw) -> _ListedTools:
         tools = _Tools({}, {})
         tools.add(given, "tools")
         echoed = [{**_FUNCTION, **tool} if tool.get("type") == "function" else tool for tool in given]
-        listed = _ListedTools(tools.functions, tools.routes, Raw(encode([*tools.functions.values()])), Raw(encode(echoed)))
+        hosted = next((tool["type"] for tool in given if str(tool.get("type")).startswith("web_search")), "")
+        encoded = Raw(encode([*tools.functions.values()])), Raw(encode(echoed))
+        listed = _ListedTools(tools.functions, tools.routes, *encoded, hosted)
         _listed.put(key, listed, 4 * len(key))
     return listed
 
@@ -163,36 +236,31 @@ class _Tools:
         self.add([{**tool, "defer_loading": False} if isinstance(tool, dict) else tool for tool in tools], path)
         return [name for name in self.functions if name not in before]
 
-    def add(self, tools: Iterable[Any], path: str, namespace: str | None = None) -> None:
+    def add(self, tools: list[Any], path: str, namespace: str | None = None) -> None:
         """Add a list of tools. Raises InvalidRequestError."""
-        for index, tool in enumerate(tools):
-            where = f"{path}[{index}]"
-            kind = checked(tool, dict, where, "an object").get("type")
+        for where, tool in each_object(tools, path):
+            kind = str(tool.get("type"))
+            refuse({kind: True}, {"mcp": MCP_ADVICE})
             if kind == "namespace":
                 name = member(tool, "name", str, where, "a string")
                 self.add(member(tool, "tools", list, where, "an array"), f"{where}.tools", name)
             elif kind == "function":
                 if tool.get("defer_loading") is True and namespace is None:
                     continue  # (until a search finds it)
-                self._add_function("function", tool, where, namespace, tool.get("parameters") or {})
+                self._add_function(kind, tool, where, namespace, tool.get("parameters") or {})
             elif kind == "custom":
-                self._add_function("custom", tool, where, namespace, _custom_parameters(tool.get("format")))
+                self._add_function(kind, tool, where, namespace, _custom_parameters(tool.get("format")))
             elif kind == _SEARCH and tool.get("execution") == "client":
-                search = {**tool, "name": _SEARCH}
-                self._add_function(_SEARCH, search, where, None, tool.get("parameters") or _SEARCH_PARAMETERS)
+                self._add_function(kind, tool, where, None, tool.get("parameters") or _SEARCH_PARAMETERS)
+            elif kind in OPENAI and _is_local(tool.get("environment")):
+                self._add_function(kind, {**tool, **OPENAI[kind]}, where, None, OPENAI[kind]["parameters"])
             else:
                 _omit(f"the hosted tool {kind!r}")
 
-    def _add_function(self, kind: ToolKind, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
-        name = member(tool, "name", str, path, "a string")
+    def _add_function(self, kind: str, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
+        name = member(tool, "name", str, path, "a string") if kind in ("function", "custom") else kind
         flat = name if namespace is None else f"{namespace}__{name}"
-        schema = object_schema(checked(parameters, dict, f"{path}.parameters", "an object"))
-        function: dict[str, Any] = {"name": flat, "parameters": schema}
-        if isinstance(tool.get("description"), str):
-            function["description"] = tool["description"]
-        if kind == "function" and isinstance(tool.get("strict"), bool):
-            function["strict"] = tool["strict"]
-        self.functions[flat] = {"type": "function", "function": function}
+        self.functions[flat] = function_of(tool, flat, checked(parameters, dict, f"{path}.parameters", "an object"))
         self.routes[flat] = ToolRoute(kind, name, namespace)
 
     def flat_name(self, item: Mapping[str, Any], path: str) -> str:
@@ -202,22 +270,23 @@ class _Tools:
         return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
     def choice(self, choice: Any) -> Any:
-        """Convert a ``tool_choice``; None if it is not about these functions. Raises InvalidRequestError."""
+        """Convert a ``tool_choice``. Raises InvalidRequestError."""
         if choice is None or choice in ("auto", "none", "required"):
             return choice
         choice = checked(choice, dict, "tool_choice", "a string or an object")
-        kind = choice.get("type")
-        if kind in ("function", "custom"):
-            return {"type": "function", "function": {"name": self.flat_name(choice, "tool_choice")}}
-        if kind == "allowed_tools":
-            given = member(choice, "tools", list, "tool_choice", "an array")
-            names = [
-                self.flat_name(tool, "tool_choice.tools") for tool in objects(given) if tool.get("type") in ("function", "custom")
-            ]
-            allowed = [{"type": "function", "function": {"name": name}} for name in names]
-            return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": allowed}}
-        _omit(f"the tool_choice {kind!r}")
-        return None
+        if choice.get("type") != "allowed_tools":
+            return chosen_function(self._chosen(choice, "tool_choice"))
+        tools = [each for each in each_object(choice.get("tools"), "tool_choice.tools") if each[1].get("type") in CALL_FORMS]
+        return allowed_functions(choice.get("mode", "auto"), [self._chosen(tool, where) for where, tool in tools])
+
+    def _chosen(self, choice: Mapping[str, Any], path: str) -> str:
+        kind = str(choice.get("type"))
+        return self.flat_name(choice, path) if kind in ("function", "custom") else kind
+
+
+def _is_local(environment: Any) -> bool:
+    """Whether a shell is the client's: it may also be in a container of OpenAI's."""
+    return not isinstance(environment, Mapping) or environment.get("type") == "local"
 
 
 _SEARCH_PARAMETERS: Final = {
@@ -236,43 +305,38 @@ def _custom_parameters(form: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT]}
 
 
-class _Conversation:
+class _Conversation(Conversation):
     """Converts items to messages: the text, reasoning and calls of one answer become one message."""
 
     def __init__(self, tools: _Tools) -> None:
-        self.messages: list[Message] = []
+        super().__init__()
         self._tools = tools
         self._answer: Message | None = None
         """The assistant's message that further items are added to."""
         self._reasoning: list[str] = []
 
-    def add(self, item: Mapping[str, Any], path: str) -> None:
+    def add_item(self, item: Mapping[str, Any], path: str) -> None:
         """Add an item. Raises InvalidRequestError."""
         kind = item.get("type", "message")
         if kind == "message":
             self._add_message(item, path)
-        elif kind == "function_call":
-            self._add_call(item, path, member(item, "arguments", str, path, "a string"))
-        elif kind == "custom_tool_call":
-            text = member(item, "input", str, path, "a string")
-            self._add_call(item, path, json.dumps({_INPUT: text}, ensure_ascii=False))
-        elif kind == "tool_search_call":
-            arguments = item.get("arguments")
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-            self._add_call({**item, "name": _SEARCH}, path, text)
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            self._add_output(item, path, item.get("output"))
+        elif kind == "reasoning":
+            self._reasoning += _texts(item.get("content")) or _texts(item.get("summary"))
+        elif (tool := _KINDS.get(str(kind))) is not None:
+            self._add_call(item, path, tool)
         elif kind == "tool_search_output":
             found = checked(item.get("tools") or [], list, f"{path}.tools", "an array")
             names = self._tools.add_found(found, f"{path}.tools")
-            self._add_output(item, path, "These tools can be called from now on: " + (", ".join(names) or "none"))
+            self._add_result(item, path, "These tools can be called from now on: " + (", ".join(names) or "none"))
+        elif str(kind) in _RESULTS:
+            self._add_result(item, path, item.get("output", item.get("status")))
         elif kind == "compaction":
-            self._end_answer()
             if (summary := read_summary(item.get("encrypted_content"))) is None:
                 raise InvalidRequestError(f"'{path}.encrypted_content' is of another server: it cannot be read.", param=path)
-            self.messages.append({"role": "user", "content": f"{_SUMMARY}{summary}"})
-        elif kind == "reasoning":
-            self._reasoning += _texts(item.get("content")) or _texts(item.get("summary"))
+            self._end_answer()
+            self.add("user", f"{_SUMMARY}{summary}")
+        elif kind == "item_reference":
+            raise ItemNotFoundError(item.get("id"))
         else:
             _omit(f"an item of the type {kind!r}")
 
@@ -280,67 +344,52 @@ class _Conversation:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequestError(f"'{path}.role' must be one of {', '.join(_ROLES)}.", param=f"{path}.role")
-        content = _content(item.get("content"), f"{path}.content")
-        if role != "assistant":
-            self._end_answer()
-            self.messages.append({"role": role, "content": content})
+        parts = _parts(item.get("content"), f"{path}.content")
+        if role == "assistant":
+            answer = self._open_answer(after_calls=False)
+            text = "".join(part.get("text", "") for part in parts)
+            answer["content"] = f"{answer['content']}{text}" if answer["content"] else text
             return
-        answer = self._open_answer(after_calls=False)
-        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-        answer["content"] = f"{answer['content']}{text}" if answer["content"] else text
-
-    def _add_call(self, item: Mapping[str, Any], path: str, arguments: str) -> None:
-        answer = self._open_answer(after_calls=True)
-        function = {"name": self._tools.flat_name(item, path), "arguments": arguments}
-        call = {"id": member(item, "call_id", str, path, "a string"), "type": "function", "function": function}
-        answer.setdefault("tool_calls", []).append(call)
-
-    def _add_output(self, item: Mapping[str, Any], path: str, output: Any) -> None:
         self._end_answer()
-        content = _content(output, f"{path}.output") if output is not None else ""
-        call_id = member(item, "call_id", str, path, "a string")
-        if isinstance(content, str):
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            return
-        # A tool message has only text: other parts follow in a message of the user.
-        text = "\n\n".join(part["text"] for part in content if part["type"] == "text")
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text or "See the next message."})
-        rest = [part for part in content if part["type"] != "text"]
-        self.messages.append({"role": "user", "content": [{"type": "text", "text": "What the tool returned:"}, *rest]})
+        if role == "user" and parts:
+            self.user(parts)
+        else:
+            self.add(role, joined(parts))
+
+    def _add_call(self, item: Mapping[str, Any], path: str, kind: str) -> None:
+        name = self._tools.flat_name(item, path) if kind in ("function", "custom") else kind
+        given = item.get(CALL_FORMS[kind].member)
+        if kind in ("function", "custom"):
+            checked(given, str, f"{path}.{CALL_FORMS[kind].member}", "a string")
+        arguments = {_INPUT: given} if kind == "custom" else given or {}
+        answer = self._open_answer(after_calls=True)
+        answer.setdefault("tool_calls", []).append(call_of(_call_id(item, path), name, arguments))
+
+    def _add_result(self, item: Mapping[str, Any], path: str, output: Any) -> None:
+        self._end_answer()
+        parts = _parts("" if output is None else output, f"{path}.output")
+        self.result(_call_id(item, path), parts, failed=item.get("status") == "failed")
 
     def _open_answer(self, *, after_calls: bool) -> Message:
         """Return the assistant's open message; text after calls begins another one."""
         if self._answer is None or (not after_calls and "tool_calls" in self._answer):
-            self._answer = {"role": "assistant", "content": None}
+            self.add("assistant", None)
+            self._answer = self.messages[-1]
             if self._reasoning:
                 self._answer["reasoning_content"] = "\n\n".join(self._reasoning)
                 self._reasoning = []
-            self.messages.append(self._answer)
         return self._answer
 
     def _end_answer(self) -> None:
         self._answer = None
         self._reasoning = []
 
-    def finish(self) -> list[Message]:
-        """Return the messages, results after their calls, reasoning in the running turn only."""
-        return drop_old_reasoning(_results_first(self.messages))
 
-
-def _results_first(messages: Sequence[Message]) -> list[Message]:
-    """Move the messages with tools' other parts after the last result of their round."""
-    out: list[Message] = []
-    shown: list[Message] = []
-    for index, message in enumerate(messages):
-        is_shown = message["role"] == "user" and index > 0 and messages[index - 1]["role"] == "tool"
-        if is_shown and index + 1 < len(messages) and messages[index + 1]["role"] == "tool":
-            shown.append(message)
-            continue
-        if shown and message["role"] != "tool":
-            out += shown
-            shown = []
-        out.append(message)
-    return out + shown
+def _call_id(item: Mapping[str, Any], path: str) -> str:
+    """Return the id of an item's call; results of a local shell may have it as their own id."""
+    if item.get("type") == "local_shell_call_output" and item.get("call_id") is None:
+        return str(member(item, "id", str, path, "a string"))
+    return str(member(item, "call_id", str, path, "a string"))
 
 
 def _texts(parts: Any) -> list[str]:
@@ -348,18 +397,19 @@ def _texts(parts: Any) -> list[str]:
     return [text for text in found if isinstance(text, str) and text]
 
 
-def _content(content: Any, path: str) -> Any:
-    """Convert a content: a text, or parts if some are not text. Raises InvalidRequestError."""
+def _parts(content: Any, path: str) -> list[dict[str, Any]]:
+    """Convert a content. Raises InvalidRequestError."""
     if isinstance(content, str):
-        return content
+        return [text_part(content)]
     parts: list[dict[str, Any]] = []
-    for index, part in enumerate(checked(content, list, path, "a string or an array of parts")):
-        where = f"{path}[{index}]"
-        kind = checked(part, dict, where, "an object").get("type")
+    for where, part in each_object(content, path, "a string or an array of parts"):
+        kind = part.get("type")
+        if kind in ("input_image", "input_file") and part.get("file_id"):
+            raise InvalidRequestError(f"'{where}.file_id': files are not kept here; send a URL or the data.", param=where)
         if kind in ("input_text", "output_text", "text"):
-            parts.append({"type": "text", "text": member(part, "text", str, where, "a string")})
+            parts.append(text_part(member(part, "text", str, where, "a string")))
         elif kind == "refusal":
-            parts.append({"type": "text", "text": str(part.get("refusal") or "")})
+            parts.append(text_part(str(part.get("refusal") or "")))
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             url = {"url": part["image_url"], **({"detail": part["detail"]} if part.get("detail") else {})}
             parts.append({"type": "image_url", "image_url": url})
@@ -367,8 +417,8 @@ def _content(content: Any, path: str) -> Any:
             parts.append({"type": "file", "file": {"filename": part.get("filename") or "file", "file_data": data}})
         elif kind == "input_audio":
             parts.append({"type": "input_audio", "input_audio": part.get("input_audio")})
+        elif "stdout" in part or "stderr" in part:
+            parts.append(text_part(json.dumps(part, ensure_ascii=False)))
         else:
             _omit(f"a part of the type {kind!r}")
-    if all(part["type"] == "text" for part in parts):
-        return "\n\n".join(part["text"] for part in parts)
     return parts

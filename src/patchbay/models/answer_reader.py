@@ -52,7 +52,7 @@ class AnswerReader(Generic[Out]):
     ``open_choice(index, send)`` makes the reader of a choice. ``admitted()`` is called when an allowed call has begun in an
     answer that is held back, and returns whether it may be released. ``count`` is the number of choices requested.
     ``include_usage``: the client wants the usage. ``unasked_usage``: so it may if the server sends it unasked. ``collects``: the
-    client gets the stream as a document.
+    client gets the stream as a document. ``left_out`` are parameters of the client that the request does not have.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class AnswerReader(Generic[Out]):
         include_usage: bool,
         unasked_usage: bool,
         collects: bool,
+        left_out: frozenset[str],
     ) -> None:
         self.choices: dict[int, ChoiceReader] = {}
         self.usage: Any = None
@@ -85,6 +86,7 @@ class AnswerReader(Generic[Out]):
         self._head: AnswerHead | None = None
         self._count = count
         self._include_usage = include_usage
+        self._left_out = left_out
         self._usage_apart = False
         self._unasked_usage = unasked_usage
         self._sse = SseDecoder()
@@ -125,8 +127,9 @@ class AnswerReader(Generic[Out]):
 
     def read_whole(self, completion: Mapping[str, Any], body: bytes | None) -> None:
         """Read an answer that came as one document, and ``body``, its JSON."""
-        id_, created, model, fingerprint = map(completion.get, ("id", "created", "model", "system_fingerprint"))
-        self._begin(AnswerHead(id_, created, model, fingerprint, completion, body))
+        get = completion.get
+        fields = get("id"), get("created"), get("model"), get("system_fingerprint"), get("service_tier")
+        self._begin(AnswerHead(*fields, completion=completion, body=body, left_out=self._left_out))
         self._done = True
         self.completion = completion
         self.usage = completion.get("usage")
@@ -280,7 +283,8 @@ class AnswerReader(Generic[Out]):
             self._collect(decode(data), self._others)
         if chunk.choices:
             if self._head is None:
-                self._begin(AnswerHead(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint, self._others))
+                fields = chunk.id, chunk.created, chunk.model, chunk.system_fingerprint, chunk.service_tier
+                self._begin(AnswerHead(*fields, completion=self._others, left_out=self._left_out))
             self._read_choices(data, chunk.choices)
         elif chunk.usage is not None:
             self._usage_apart = self._unasked_usage

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from patchbay._text import one_line, printable
 from patchbay.errors import UpstreamError
@@ -45,8 +45,6 @@ _REFUSALS = (
 )
 _REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
 _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 500, 501})
-_ADDITIONS: Final = {"stop": re.compile(r"\bstop\b"), "stream": re.compile(r"\bstream(?:ing|_options)?\b")}
-"""What a request may be sent with beside the client's own fields, and how an error names it."""
 _CHOICE = re.compile(r"\btool[_ ]?choice\b", re.IGNORECASE)
 
 
@@ -91,6 +89,35 @@ _ROLES: Final = {
 }
 
 
+Unsupported: TypeAlias = tuple[str, bytes]
+"""What a server does not take: a parameter with its value as JSON, or a type of content parts with b""."""
+_FIELDS: Final = {
+    "reasoning_effort": re.compile(r"reasoning[_ .]?effort|\breasoning\b|\bthink(?:ing)?\b", re.IGNORECASE),
+    "service_tier": re.compile(r"\bservice[_ ]tier\b", re.IGNORECASE),
+    "stop": re.compile(r"\bstop\b"),
+    "stream": re.compile(r"\bstream(?:ing|_options)?\b"),
+    "verbosity": re.compile(r"\bverbosity\b"),
+}
+"""Fields that may be left out of a request that was not the client's own, and how an error names them."""
+_NO_SUPPORT: Final = (
+    r"(?:not|n't)(?: yet)?(?: be)? (?:support|accept|allow|available|enabled)|unsupported"
+    r"|only supported by|endpoints found that support|missing data required for|must be a string|valid string"
+    r"|unknown variant|expected `?text"
+)
+_MEDIA: Final = r"(?:image|picture|vision|multi-?modal|audio|\bfiles?\b|content(?:\b|\[|_))"
+_NO_MEDIA: Final = re.compile(
+    rf"{_MEDIA}[^\n]{{0,80}}(?:{_NO_SUPPORT})|(?:{_NO_SUPPORT})[^\n]{{0,80}}{_MEDIA}|\bmmproj\b|at most 0 (?:image|audio)"
+    r"|not a (?:multi-?modal|vision)|concatenate str \(not \W{1,3}list"
+    r"|only \W?text\W? content|unexpected item type in content",
+    re.IGNORECASE,
+)
+_DAMAGED: Final = re.compile(
+    r"\bformats?\b|mime|decod|corrupt|dimension|too (?:large|big)|\bwebp\b|\bsvg\b|\bgif\b|\burls?\b|fetch|download",
+    re.IGNORECASE,
+)
+_MEDIA_STATUSES: Final = frozenset({400, 404, 415, 422, 500, 501})
+
+
 class FormatUse(IntEnum):
     """When a model's server accepts ``response_format``."""
 
@@ -110,7 +137,7 @@ class ModelCapabilities:
 
     __slots__ = (
         "_name", "_open_answers", "_unopened", "all_reasoning", "choice_in_words", "constraint_alone", "format_use", "mode",
-        "no_system_role", "not_added", "only_streams", "refused", "roles", "streams",
+        "no_system_role", "not_added", "only_streams", "refused", "roles", "streams", "unsupported",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -122,6 +149,7 @@ class ModelCapabilities:
         self.roles = Roles.ALL
         self.format_use = FormatUse.BESIDE_TOOLS
         self.refused: set[str] = set()
+        self.unsupported: set[Unsupported] = set()
         self.not_added: set[str] = set()
         self.only_streams = False
         self.streams: bool | None = None
@@ -162,6 +190,13 @@ class ModelCapabilities:
             self.format_use = use
             where = "beside tools" if use is FormatUse.ALONE else "at all"
             self._log("The server of the model %s takes no response_format %s", where)
+
+    def learn_unsupported(self, what: AbstractSet[Unsupported]) -> None:
+        """Note parameters and kinds of media that the server refused."""
+        if new := what - self.unsupported:
+            self.unsupported |= new
+            names = ", ".join(sorted(f"{name}={value.decode()}" if value else name for name, value in new))
+            self._log("The server of the model %s does not take %s: left out from now on", printable(one_line(names, 200)))
 
     @property
     def prefilled(self) -> bool:
@@ -232,12 +267,17 @@ def refuses_tools(status: int, text: str) -> bool:
     return status in _REFUSAL_STATUSES and _REFUSAL.search(text[:_MOST_READ]) is not None
 
 
-def refused_additions(status: int, text: str, added: Mapping[str, Any]) -> set[str]:
-    """Return the names of additions in ``added`` that an upstream's error mentions."""
-    if status not in _REFUSAL_STATUSES:
-        return set()
-    sent = [name for name in _ADDITIONS if any(field.startswith(name) for field in added)]
-    return {name for name in sent if _ADDITIONS[name].search(text[:_MOST_READ])}
+def refuses_media(status: int, text: str) -> bool:
+    """Whether an upstream's error refuses parts of content that are not text, rather than one of them."""
+    text = text[:_MOST_READ]
+    return status in _MEDIA_STATUSES and _NO_MEDIA.search(text) is not None and _DAMAGED.search(text) is None
+
+
+def refused_fields(status: int, text: str, names: Iterable[str]) -> set[str]:
+    """Return the fields among ``names`` that an upstream's error mentions, and that may be left out."""
+    text = text[:_MOST_READ]
+    known = _FIELDS.keys() & set(names) if status in _REFUSAL_STATUSES else ()
+    return {name for name in known if _FIELDS[name].search(text)}
 
 
 def refuses_choice(status: int, text: str) -> bool:

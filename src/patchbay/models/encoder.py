@@ -120,15 +120,12 @@ class WholeEncoder(_Collector[Out]):
         super().__init__()
         self.keeps_invalid = encoder.keeps_invalid
         self.join = encoder.join
-        self.whole = encoder.whole
         self.error = encoder.error
+        self.whole = encoder.whole
 
 
 class EventEncoder(_Collector[Events]):
-    """Yields the events of an answer, the last of them the reply. Only the first choice is read.
-
-    ``answer`` is what was collected.
-    """
+    """Yields the events of an answer, the last of them the reply. Only the first choice is read."""
 
     keeps_invalid = True
 

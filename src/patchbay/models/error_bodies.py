@@ -20,6 +20,7 @@ from patchbay.errors import (
     UpstreamError,
     UpstreamTimeoutError,
 )
+from patchbay.models.upstream_errors import subject_of
 from patchbay.models.wire import decode
 
 
@@ -27,7 +28,8 @@ def error_body(error: PatchbayError | str) -> dict[str, Any]:
     """Return OpenAI's error body for an error."""
     error = as_patchbay_error(error)
     param = error.param if isinstance(error, InvalidRequestError) else None
-    return {"error": {"message": error_text(error), "type": error.kind, "code": error.code, "param": param}}
+    named = subject_of(error) or error
+    return {"error": {"message": error_text(error), "type": named.kind, "code": named.code, "param": param}}
 
 
 def as_patchbay_error(error: PatchbayError | str) -> PatchbayError:

@@ -284,6 +284,7 @@ class Exchange(Generic[Out]):
             include_usage=self._upstream.collects or (self._call.stream and self._call.include_usage),
             unasked_usage=not self._upstream.asks_usage,
             collects=self._upstream.collects,
+            left_out=self._upstream.left_out,
         )
         return reader
 

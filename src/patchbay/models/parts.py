@@ -59,15 +59,18 @@ class AnswerHead(msgspec.Struct, frozen=True):
     """The server's fields of an answer as a whole; None if absent.
 
     ``completion`` is its own document, and ``body`` the JSON of that, if it answered with one; for a stream that is collected the
-    fields that are not read, with those of its ``choices`` by index.
+    fields that are not read, with those of its ``choices`` by index. ``left_out`` are parameters of the client that its server
+    refused.
     """
 
     id: Any = None
     created: Any = None
     model: Any = None
     fingerprint: Any = None
+    service_tier: Any = None
     completion: Mapping[str, Any] | None = None
     body: bytes | None = None
+    left_out: frozenset[str] = frozenset()
 
 
 NO_HEAD: Final = AnswerHead()

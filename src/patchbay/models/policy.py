@@ -92,6 +92,14 @@ class Policy(msgspec.Struct, frozen=True):
         return f"The model did not call a tool although tool_choice demands it{asked}."
 
 
+def demands_call(tool_choice: Any) -> bool:
+    """Whether a ``tool_choice`` cannot be met without a call."""
+    if not isinstance(tool_choice, Mapping):
+        return bool(tool_choice == "required")
+    allowed = tool_choice.get("allowed_tools")
+    return tool_choice.get("type") == "function" or (isinstance(allowed, Mapping) and allowed.get("mode") == "required")
+
+
 def read_policy(tool_choice: Any, parallel: Any, names: frozenset[str]) -> Policy:
     """Read ``tool_choice`` and ``parallel_tool_calls``; ``names`` are the offered tools. Raises InvalidRequestError."""
     if parallel is not None and not isinstance(parallel, bool):

@@ -7,6 +7,7 @@ to turn; they are rendered for text models only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,9 +22,9 @@ from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
-from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles
+from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles, Unsupported, refused_fields, refuses_media
 from patchbay.models.options import TextOptions
-from patchbay.models.policy import AnswerFormat, Policy, read_answer_format, read_policy
+from patchbay.models.policy import AnswerFormat, Policy, demands_call, read_answer_format, read_policy
 from patchbay.models.providers import developer_as_system
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
@@ -225,6 +226,10 @@ def _escaped(message: Message) -> Message:
     return {**message, "content": parts}
 
 
+_LEFT_OUT: Final = "[A {} was left out: the model's server does not take it.]"
+_SHOWN: Final = {"image_url": "picture", "input_audio": "sound"}
+_OPTIONS: Final = frozenset({"reasoning_effort", "service_tier", "verbosity"})
+"""Fields that a front-end translates and that change no answer's meaning."""
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 _CONSTRAINTS: Final = frozenset(
     {
@@ -327,8 +332,9 @@ class ChatCompletionBody(RequestFields):
     """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError."""
 
     def __init__(self, body: bytes, options: TextOptions, *, always_read: bool = False) -> None:
-        """``always_read``: the answer is parsed even without tools."""
+        """``always_read``: the answer is parsed even without tools; the body is then not what the client wrote."""
         super().__init__(body)
+        self._is_translated = always_read
         self._options = options
         self._format = options.prompt_format(self.model)
         self.request_tools: RequestTools | None = None
@@ -347,8 +353,34 @@ class ChatCompletionBody(RequestFields):
             if self.request_tools.specs is not None:
                 parallel = self.value("parallel_tool_calls") if not self.legacy else False
                 self.policy = read_policy(self._tool_choice, parallel, self.request_tools.names)
+        elif demands_call(self.value("tool_choice")):
+            raise InvalidRequestError("'tool_choice' demands a call, but the request has no 'tools'.", param="tool_choice")
         elif always_read:
             self.request_tools = RequestTools((), frozenset(), make_rules((), "text"), options, self._format)
+            self._drop({"tool_choice", "parallel_tool_calls"})  # servers refuse them without tools
+
+    def _drop(self, names: AbstractSet[str]) -> None:
+        if not names.isdisjoint(self.fields):
+            self.fields = {name: raw for name, raw in self.fields.items() if name not in names}
+            self.body = encode(self.fields)
+
+    def unsupported(self, status: int, text: str) -> frozenset[Unsupported]:
+        """Return what in this request the upstream's error refuses and may be left out: parameters, kinds of media."""
+        options = refused_fields(status, text, _OPTIONS & self.fields.keys()) if self._is_translated else ()
+        media = (part["type"] for message in self.messages for part in _media(message)) if refuses_media(status, text) else ()
+        return frozenset([*((name, bytes(self.fields[name])) for name in options), *((kind, b"") for kind in media)])
+
+    def leave_out(self, what: AbstractSet[Unsupported]) -> frozenset[str]:
+        """Leave these parameters and media out; return the names of the parameters that the request had."""
+        options = {name for name, value in what if value and bytes(self.fields.get(name, b"")) == value}
+        self._drop(options)
+        kinds = {name for name, value in what if not value}
+        if kinds and any(part["type"] in kinds for message in self.messages for part in _media(message)):
+            self._messages = [_without_media(message, kinds) if _media(message) else message for message in self.messages]
+            self._drop({"messages"})
+            self.fields["messages"] = Raw(encode(self._messages))
+            self.body = encode(self.fields)
+        return frozenset(options)
 
     def _read_tool_choice(self) -> Any:
         if not self.legacy:
@@ -463,6 +495,25 @@ class ChatCompletionBody(RequestFields):
             tool_result_tag=options.tool_result_tag,
             text_tools=tools.text_tools if tools is not None else frozenset(),
         )
+
+
+def _media(message: Message) -> list[Mapping[str, Any]]:
+    """Return the parts of a message that are not text."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return [part for part in parts if isinstance(part, dict) and part.get("type") not in ("text", "refusal", None)]
+
+
+def _without_media(message: Message, kinds: AbstractSet[str]) -> Message:
+    """Say in the place of each part of these kinds that it was left out."""
+    parts = [
+        {"type": "text", "text": _LEFT_OUT.format(_SHOWN.get(part["type"], "file"))}
+        if isinstance(part, dict) and part.get("type") in kinds
+        else part
+        for part in message["content"]
+    ]
+    made = {**message, "content": parts}
+    return made if _media(made) else {**made, "content": text_of(parts)}
 
 
 def _add_instruction(view: list[Message], text: str) -> None:

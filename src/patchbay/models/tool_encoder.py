@@ -43,8 +43,8 @@ class EncodedTools:
         body: dict[str, Any] = {**request.parameters, "messages": self.in_messages(request.messages)}
         if self.tools:
             body["tools"] = self.tools
-            if request.tool_choice is not None:
-                body["tool_choice"] = self.in_choice(request.tool_choice)
+        if request.tool_choice is not None:
+            body["tool_choice"] = self.in_choice(request.tool_choice)
         return body
 
     def in_messages(self, messages: Sequence[Message]) -> list[Message]:

@@ -9,9 +9,10 @@ from patchbay.models.capabilities import (
     FormatUse,
     ModelCapabilities,
     Roles,
+    Unsupported,
     demands_stream,
     fewer_roles,
-    refused_additions,
+    refused_fields,
     refuses_choice,
     refuses_tools,
 )
@@ -46,6 +47,9 @@ class UpstreamRequest:
         self._roles = known.roles
         self._format_use = known.format_use if self.format is not None else FormatUse.BESIDE_TOOLS
         self._tools_refused = self._constraint_refused = False
+        self._unsupported: frozenset[Unsupported] = frozenset()
+        self.left_out = call.leave_out(known.unsupported) if known.unsupported else frozenset()
+        """Parameters of the client that the request does not have."""
         self._must_stream = known.only_streams
         self._added: dict[str, Any] = {}
         self._not_added: set[str] = set(known.not_added)
@@ -97,6 +101,10 @@ class UpstreamRequest:
 
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
         """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same."""
+        if unsupported := self._call.unsupported(status, text):
+            self._unsupported |= unsupported
+            self.left_out |= self._call.leave_out(unsupported)
+            return f"the server refuses {' and '.join(sorted({name for name, _ in unsupported}))}"
         sends_format = self.format is not None and self._format_use is not FormatUse.NEVER
         is_native = self.kind == "native" and not self.answer_only
         if (fewer := self._fewer_roles(status, text)) is not None:
@@ -120,7 +128,7 @@ class UpstreamRequest:
             self._tools_refused = self._known.mode is None
             self.use_text()
             change = "the server refuses tools, so they are in the prompt"
-        elif refused := refused_additions(status, text, self._added):
+        elif refused := refused_fields(status, text, {name.removesuffix("_options") for name in self._added}):
             self._not_added |= refused
             change = f"the server refuses {' and '.join(sorted(refused))}"
         else:
@@ -137,6 +145,8 @@ class UpstreamRequest:
     def learn(self) -> None:
         """Record what the accepted request shows of the model's capabilities."""
         known = self._known
+        if self._unsupported:
+            known.learn_unsupported(self._unsupported)
         if self._tools_refused:
             known.learn_mode("text")
             self._tools_refused = False

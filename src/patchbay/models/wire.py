@@ -29,6 +29,7 @@ class Chunk(msgspec.Struct):
     created: Any = None
     model: Any = None
     system_fingerprint: Any = None
+    service_tier: Any = None
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None

@@ -11,6 +11,7 @@ import msgspec
 from patchbay._redaction import Redactor
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models import error_bodies
+from patchbay.models.upstream_errors import CONTEXT, subject_of
 
 JSON_TYPE = (b"content-type", b"application/json")
 NO_RETRY = (b"x-should-retry", b"false")
@@ -83,17 +84,23 @@ class StoppingError(PatchbayError):
 
 
 class UpstreamStatusError(UpstreamError):
-    """The upstream responded with an error status. ``answer`` is the body for the client, already redacted."""
+    """The upstream responded with an error status. ``answer`` is the body for the client, already redacted.
 
-    def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        reason, _ = _reason(_read_object(answer))
+    ``chat``: the error of a prompt that is too long gets OpenAI's status, type and code, which clients act on.
+    """
+
+    def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]], *, chat: bool = False) -> None:
+        reason, error = _reason(_read_object(answer))
         message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
         if reason.startswith(("The upstream answered", "The upstream returned")):
             message = reason  # written here, and says the status
         super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
-        self.status = status
         self.answer = answer
         self.headers = headers
+        is_too_long = chat and subject_of(self) is CONTEXT
+        self.status = CONTEXT.status if is_too_long else status
+        if is_too_long and error.get("code") != CONTEXT.code:
+            self.answer = _encode({"error": {**error, "message": reason, "type": CONTEXT.kind, "code": CONTEXT.code}})
 
 
 def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:

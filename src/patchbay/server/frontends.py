@@ -16,11 +16,11 @@ from urllib.parse import parse_qs, unquote, unquote_to_bytes
 
 from patchbay.errors import InvalidRequestError, PatchbayError, RequestTooLargeError, UpstreamError
 from patchbay.frontends import AnthropicMessages, DecodedRequest, Frontend, GenerateContent, OpenAIResponses, StoredResponse
-from patchbay.frontends.base import estimate_tokens, is_text_only
 from patchbay.frontends.gemini import MODELS_PATH
 from patchbay.frontends.gemini import PATH as GEMINI_PATH
-from patchbay.frontends.responses import key_of, list_items, with_ids
+from patchbay.frontends.responses import key_of, list_items, response_of, with_ids
 from patchbay.frontends.responses_answer import ResponsesEncoder
+from patchbay.frontends.responses_request import ItemNotFoundError
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import decode, encode
 from patchbay.server.chat.completion import check_is_plain, read_whole
@@ -134,14 +134,13 @@ class Frontends:
         if route.frontend is not responses:
             return route.frontend.decode(body, route.path)
         given = responses.read(body)
+        if isinstance(items := given.get("input"), list):
+            given["input"] = await self._resolved(items, scope)
         before: list[dict[str, Any]] = []
         if (previous := given.get("previous_response_id")) is not None:
             before = await self._conversation(previous, scope)
             if len(encode(before)) + len(body) > _MOST_ITEM_BYTES:
-                raise RequestTooLargeError(
-                    f"The conversation is larger than {_MOST_ITEM_BYTES} bytes: compact it, or begin another one.",
-                    param="previous_response_id",
-                )
+                raise _conversation_too_large("previous_response_id")
         if route.wants == "compaction":
             return responses.decode_compaction(given, before)
         return responses.decode_fields(given, before)
@@ -176,6 +175,31 @@ class Frontends:
         if stored.lease is not None:
             raise InvalidRequestError(f"Previous response with id {response_id!r} is not complete.", param="previous_response_id")
         return stored.conversation
+
+    async def _resolved(self, items: list[Any], scope: Mapping[str, Any]) -> list[Any]:
+        """Replace references to items of stored responses by these. Raises ItemNotFoundError, RequestTooLargeError."""
+        resolved: list[Any] = []
+        known: dict[str | None, dict[Any, Any]] = {None: {}}
+        size = 0
+        for item in items:
+            if not isinstance(item, dict) or item.get("type") != "item_reference":
+                resolved.append(item)
+                continue
+            item_id = item.get("id")
+            response_id = response_of(item_id)
+            if response_id not in known:
+                try:
+                    conversation = await self._conversation(str(response_id), scope)
+                except PreviousResponseNotFoundError:
+                    conversation = []
+                known[response_id] = {each.get("id"): each for each in conversation}
+            if (found := known[response_id].get(item_id)) is None:
+                raise ItemNotFoundError(item_id)
+            size += len(encode(found))
+            if size > _MOST_ITEM_BYTES:
+                raise _conversation_too_large("input")
+            resolved.append(found)
+        return resolved
 
     def storing(self, encoder: AnswerEncoder[bytes], scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
         """Return a function that stores the response before its end is sent; None if it is not to be stored."""
@@ -258,6 +282,37 @@ class Frontends:
     async def close(self) -> None:
         """Stop the responses in the background, and close their store."""
         await self._background.close()
+
+
+_MEDIA_BYTES: Final = 4000
+"""Bytes that an image or a file counts as, whatever its size."""
+
+
+def is_text_only(chat: Mapping[str, Any]) -> bool:
+    """Whether the messages have neither images nor files."""
+    contents = (message.get("content") for message in chat["messages"])
+    return all(content is None or isinstance(content, str) for content in contents)
+
+
+def estimate_tokens(chat: Mapping[str, Any]) -> int:
+    """Estimate a prompt's tokens: one per four bytes of its messages and tools as JSON, 1,000 for an image or file."""
+    messages: list[Any] = chat["messages"]
+    media = 0
+    if not is_text_only(chat):
+        parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+        media = sum(part["type"] != "text" for part in parts)
+        contents = {"content": [part for part in parts if part["type"] == "text"]}
+        messages = [
+            contents,
+            *({**each, "content": None} if isinstance(each.get("content"), list) else each for each in messages),
+        ]
+    return (len(encode(messages)) + len(encode(chat.get("tools") or [])) + media * _MEDIA_BYTES) // 4 + 1
+
+
+def _conversation_too_large(param: str) -> RequestTooLargeError:
+    return RequestTooLargeError(
+        f"The conversation is larger than {_MOST_ITEM_BYTES} bytes: compact it, or begin another one.", param=param
+    )
 
 
 async def _drop(_message: Any) -> None:

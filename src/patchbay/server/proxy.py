@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from patchbay._redaction import Redactor, protect, secret_values
-from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
-from patchbay.frontends import OpenAIResponses
+from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError, UpstreamError
+from patchbay.frontends import DecodedRequest, OpenAIResponses
+from patchbay.frontends.base import chosen_function
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
@@ -57,7 +58,7 @@ from patchbay.server.http import (
     read_body,
     stream_body,
 )
-from patchbay.server.request_log import RequestLog, log_error_response, log_requests
+from patchbay.server.request_log import RequestLog, log_error_response, log_requests, method_of
 from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
@@ -324,6 +325,9 @@ class ProxyApp:
         if route.wants == "count":
             sent = self._make_exchange(chat, encoder).request
             return partial(_send_json, partial(frontends.count, route, decoded.body, sent))
+        if decoded.hosted:
+            self._use_search(decoded, state.scope)
+            chat = encode(decoded.body)
         run = partial(self._run_in_background, state.id, state.scope, chat, encoder)
         if (stored := await frontends.begin(decoded, run, state.scope)) is not None:
             state.protocol = ""  # the record is that of the work in the background
@@ -331,6 +335,20 @@ class ProxyApp:
             return None
         reply.before_end = frontends.storing(encoder, state.scope)
         return self._begin(state, chat, encoder)
+
+    def _use_search(self, decoded: DecodedRequest, scope: Any) -> None:
+        """Let a registered tool search in the place of the vendor's web search. Raises InvalidRequestError if there is none."""
+        tool = None
+        if self._tools is not None and "search" in decoded.hosted.lower():
+            tool = self._tools.search_tool(scope, decoded.body.get("user"))
+        if tool is None:
+            raise InvalidRequestError(
+                f"{decoded.hosted!r} runs on its vendor's servers only, and the model would invent its results: patchbay serve "
+                "--web-search TOOL searches with a registered tool.",
+                param="tools",
+            )
+        if isinstance(decoded.body.get("tool_choice"), dict):
+            decoded.body["tool_choice"] = chosen_function(tool)
 
     async def _run(self, state: RequestState, receive: Receive, work: _Work) -> None:
         """Run ``work`` while its client and upstream are watched. Raises PatchbayError."""
@@ -483,8 +501,8 @@ class ProxyApp:
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
             frontend = state.frontend or self._frontends.owner(state.path)
-            body = error_body(error) if frontend is None else frontend.error_body(error)
-            await reply.whole(error.status, headers, state.redact(body))
+            status, body = (error.status, error_body(error)) if frontend is None else frontend.encode_error(error)
+            await reply.whole(status, headers, state.redact(body))
         elif reply.finished:
             return
         elif exchange is not None and state.takes_events:
@@ -495,7 +513,7 @@ class ProxyApp:
 
     def _log_request(self, state: RequestState, **seen: Any) -> None:
         if self._request_log is not None:
-            method = state.scope["method"]
+            method = method_of(state.scope)
             self._request_log.record("client_request", state.id, redact=state.redact, method=method, path=state.path, **seen)
 
     def _log_failure(self, state: RequestState, error: PatchbayError) -> None:

@@ -232,8 +232,11 @@ def log_error_response(scope: Mapping[str, Any], status: int, reason: str) -> No
     """Log an error response as ``log_rejection`` does. ``reason`` must not contain a secret."""
     client = scope.get("client")
     path = own_path(scope)[:_MAX_PATH_CHARS]
-    log_rejection(f"{scope['method']} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
+    log_rejection(f"{method_of(scope)} {path} from {client[0] if client else '?'}: HTTP {status}, {reason}")
 
+
+METHOD: Final = "patchbay.method"
+"""The scope's key for the method that logs show, where a request did not come as one of HTTP."""
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _access_logger = logging.getLogger("patchbay.server.requests")
@@ -243,6 +246,11 @@ _RECORDED: Final = "patchbay.recorded"
 def mark_recorded(scope: Mapping[str, Any]) -> None:
     """Note that a request has a record, and needs no line of ``log_requests``."""
     scope.get("state", {})[_RECORDED] = True  # of all copies of this scope
+
+
+def method_of(scope: Mapping[str, Any]) -> str:
+    """Return a request's method for logs."""
+    return str(scope.get(METHOD, scope["method"]))
 
 
 def log_requests(app: AsgiApp) -> AsgiApp:
@@ -274,7 +282,7 @@ def log_requests(app: AsgiApp) -> AsgiApp:
             seconds = time.perf_counter() - began
             if not scope.get("state", {}).get(_RECORDED):
                 _access_logger.debug(
-                    "%s %s %s %s %.3f s", client[0] if client else "?", scope["method"], path, status or "-", seconds
+                    "%s %s %s %s %.3f s", client[0] if client else "?", method_of(scope), path, status or "-", seconds
                 )
 
     return serve

@@ -21,7 +21,7 @@ from patchbay.models.error_bodies import error_body
 from patchbay.models.wire import decode, encode
 from patchbay.server.frontends import CONNECTION
 from patchbay.server.http import Headers, Receive, Send
-from patchbay.server.request_log import AsgiApp
+from patchbay.server.request_log import METHOD, AsgiApp
 from patchbay.server.stored_responses import MAX_STREAM_IDS, ConnectionResponses, connection_cache
 from patchbay.server.websocket import GOING_AWAY, GONE, STOPPING, CloseInfo, SocketWriter
 
@@ -122,7 +122,7 @@ def request_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
     headers: Headers = [
         pair for pair in scope["headers"] if pair[0] not in _OF_HANDSHAKE and not pair[0].startswith(b"sec-websocket-")
     ]
-    return {**scope, "type": "http", "method": "POST", "headers": headers}
+    return {**scope, "type": "http", "method": "POST", METHOD: "WS", "headers": headers}
 
 
 class _Connection:

@@ -357,7 +357,10 @@ class _RedactingFormatter(logging.Formatter):
 
 
 class _RateLimitedHandler(logging.StreamHandler[Any]):
-    """Writes to stderr. Lines below ERROR are rate-limited: clients cause them, and choose what they quote."""
+    """Writes to stderr. Lines below ERROR are rate-limited: clients cause them, and choose what they quote.
+
+    Not limited are records with ``is_bounded``: their logger limits the number of them, and logs none again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,7 +369,7 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-            if record.levelno < logging.ERROR:
+            if record.levelno < logging.ERROR and not getattr(record, "is_bounded", False):
                 self._limit.log(line)
             else:
                 self._write(line)

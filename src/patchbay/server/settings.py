@@ -434,6 +434,15 @@ class ChatSettings:
             parse=listed,
         ),
     )
+    web_search: str | None = field(
+        default=None,
+        metadata=flag(
+            "Registered tool that searches where a client asks for its vendor's web search.",
+            name="web-search",
+            metavar="TOOL",
+            type=str,
+        ),
+    )
     max_kept: int = 1000
     max_kept_size: int = 64 * MIB
     kept_for: float = 3600.0
@@ -454,7 +463,8 @@ class ChatSettings:
         """Return when models are offered a search instead of all tools."""
         from patchbay.tools.search import ToolSearch
 
-        return ToolSearch(self.search_above, pinned=self.pinned_tools) if self.search_above else None
+        pinned = self.pinned_tools if self.web_search is None else (*self.pinned_tools, self.web_search)
+        return ToolSearch(self.search_above, pinned=pinned) if self.search_above else None
 
     def budget(self) -> Budget:
         """Return the budget of one turn."""

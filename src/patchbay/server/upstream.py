@@ -149,7 +149,7 @@ class ProxyRequest:
         headers: Headers = (chat_downward if chat else downward)(answer.headers)
         # The body may be another than the one these describe.
         kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]
-        return body, UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept])
+        return body, UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept], chat=chat)
 
 
 class TruncatedResponseError(UpstreamError):

@@ -174,6 +174,12 @@ class ToolChat:
             found=self._found_in((role, session)) if session else self._found_up_to(role, encoder),
         )
 
+    def search_tool(self, scope: Any, user: Any) -> str | None:
+        """Return the name of the tool that searches the web, if the request's role has it. Raises UnknownRoleError."""
+        name = self._chat.web_search
+        snapshot = self._registry.snapshot(role_of(scope.get(_ROLE), user, self._registry.roles))
+        return name if name in snapshot.tools else None
+
     def _found_in(self, session: tuple[str, str]) -> dict[str, None]:
         """Return the names of the tools found in a role's session, to be added to."""
         found = self._found.get(session)

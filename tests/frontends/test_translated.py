@@ -1,0 +1,442 @@
+"""What a request asks for beside its text and tools: passed on where chat completions have it, otherwise said or refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+from tests.server.proxy_rig import running_upstream
+
+from frontends.protocols import Server, Written
+from frontends.test_requests import decode
+from patchbay._ratelimit import BURST
+from patchbay.errors import InvalidRequestError
+from patchbay.frontends import OpenAIResponses
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.exchange import Exchange
+from patchbay.models.exchange_driver import drive_async
+from patchbay.models.options import TextOptions
+from patchbay.models.wire import encode
+from patchbay.proxy import create_app
+from patchbay.server.runtime import _RateLimitedHandler
+from patchbay.testing import ScriptedUpstream
+from support.http_server import ask, serving
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+MESSAGES = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]}
+RESPONSES = {"model": "m", "input": "Hi."}
+GEMINI = {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}]}
+PATHS = {"messages": "/v1/messages", "input": "/v1/responses", "contents": "/v1beta/models/m:generateContent"}
+TOOLS = {
+    "messages": {"tools": [{"name": "weather", "input_schema": SCHEMA}]},
+    "responses": {"tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}]},
+    "gemini": {"tools": [{"functionDeclarations": [{"name": "weather", "parametersJsonSchema": SCHEMA}]}]},
+}
+GOOGLES_FILE = "https://generativelanguage.googleapis.com/v1beta/files/abc"
+PICTURE = "data:image/png;base64,AA=="
+
+
+def path_of(body: dict[str, Any]) -> str:
+    return next(path for name, path in PATHS.items() if name in body)
+
+
+def user(*blocks: Any) -> dict[str, Any]:
+    return {**MESSAGES, "messages": [{"role": "user", "content": list(blocks)}]}
+
+
+def config(**fields: Any) -> dict[str, Any]:
+    return {**GEMINI, "generationConfig": fields}
+
+
+# effort, verbosity, service tier
+
+
+@pytest.mark.parametrize(
+    ("request_", "effort"),
+    [
+        ({**RESPONSES, "reasoning": {"effort": "xhigh", "summary": "auto"}}, "xhigh"),
+        ({**RESPONSES, "reasoning": {"summary": "auto"}}, None),
+        ({**MESSAGES, "output_config": {"effort": "medium"}, "thinking": {"type": "adaptive"}}, "medium"),
+        ({**MESSAGES, "output_config": {"effort": "max"}}, "xhigh"),
+        ({**MESSAGES, "thinking": {"type": "enabled", "budget_tokens": 1024}}, "low"),
+        ({**MESSAGES, "thinking": {"type": "enabled", "budget_tokens": 31999}}, "high"),
+        ({**MESSAGES, "thinking": {"type": "disabled"}}, "none"),
+        ({**MESSAGES, "thinking": {"type": "adaptive"}}, None),
+        (config(thinkingConfig={"thinkingLevel": "HIGH"}), "high"),
+        (config(thinkingConfig={"thinkingBudget": 4096}), "medium"),
+        (config(thinkingConfig={"thinkingBudget": 0}), "none"),
+        (config(thinkingConfig={"thinkingBudget": -1}), None),
+    ],
+)
+def test_the_effort_is_passed_on(request_, effort):
+    assert effort == decode(request_).get("reasoning_effort")
+
+
+ASKED = {
+    **RESPONSES,
+    "reasoning": {"effort": "high", "summary": "auto"},
+    "text": {"verbosity": "low"},
+    "service_tier": "flex",
+    "truncation": "auto",
+    "max_tool_calls": 3,
+}
+
+
+def strict_upstream(*, knows: set[str], tier: str | None = None):
+    """A server that refuses parameters that it does not know; yields it, and the bodies that it gets."""
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(body := json.loads(await request.read()))
+        for name in ("reasoning_effort", "verbosity", "service_tier"):
+            if name in body and name not in knows:
+                error = {"message": f"Unrecognized request argument supplied: {name}", "type": "invalid_request_error"}
+                return web.json_response({"error": error}, status=400)
+        answered = json.loads(Written("Fine.").whole())
+        return web.json_response(answered | ({} if tier is None else {"service_tier": tier}))
+
+    return running_upstream(answer), asked
+
+
+def test_a_response_says_what_was_done():
+    upstream, asked = strict_upstream(knows={"reasoning_effort", "verbosity", "service_tier"}, tier="priority")
+    with upstream as server, serving(create_app(server.url)) as port:
+        response = ask(port, "POST", "/v1/responses", {**ASKED, "presence_penalty": 0.5}).json
+    assert ("high", "low", "flex") == tuple(asked[0][name] for name in ("reasoning_effort", "verbosity", "service_tier"))
+    assert ("high", "low") == (response["reasoning"]["effort"], response["text"]["verbosity"])
+    assert (0.5, 0.5) == (asked[0]["presence_penalty"], response["presence_penalty"])
+    assert response["max_tool_calls"] is None
+    assert ("priority", "disabled", 1) == (response["service_tier"], response["truncation"], len(asked))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_server_refuses_by_name_is_left_out_from_then_on_and_the_response_says_so(stream):
+    upstream, asked = strict_upstream(knows={"service_tier"})
+    with (
+        upstream as server,
+        serving(create_app(server.url)) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k") as client,
+    ):
+        for _ in range(2):
+            made: Any = client.responses.create(**ASKED, stream=stream)
+            response = list(made)[-1].response if stream else made
+            assert (None, None) == (response.reasoning.effort, response.text.verbosity)
+            assert ("auto", "default", "Fine.") == (response.reasoning.summary, response.service_tier, response.output_text)
+    assert [True, False, False, False] == ["reasoning_effort" in body for body in asked]
+    assert [True, True, False, False] == ["verbosity" in body for body in asked]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        """invalid reasoning value: 'xhigh' (must be "high", "medium", "low", "max", or "none")""",
+        '"m" does not support thinking',
+        "`reasoning_effort` must be one of `none` or `default`",
+        "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': 'Input should be low'}]",
+    ],
+)
+def test_a_server_that_refuses_an_effort_is_asked_without_it(message):
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(body := json.loads(await request.read()))
+        if "reasoning_effort" in body:
+            return web.json_response({"error": {"message": message}}, status=400)
+        return web.Response(body=Written("Fine.").whole(), content_type="application/json")
+
+    with running_upstream(answer) as server, serving(create_app(server.url)) as port:
+        assert 200 == ask(port, "POST", "/v1/messages", {**MESSAGES, "output_config": {"effort": "max"}}).status
+    assert ["xhigh", None] == [body.get("reasoning_effort") for body in asked]
+
+
+def test_a_chat_client_learns_that_its_own_parameter_was_refused():
+    upstream, asked = strict_upstream(knows=set())
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    body = {"model": "m", "messages": MESSAGES["messages"], "tools": tools, "reasoning_effort": "low"}
+    with upstream as server, serving(create_app(server.url, tools="native")) as port:
+        assert 400 == ask(port, "POST", "/v1/chat/completions", body).status
+    assert 1 == len(asked)
+
+
+# tool_choice
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        ({**MESSAGES, "tool_choice": {"type": "any"}}, "tool_choice"),
+        ({**MESSAGES, "tool_choice": {"type": "tool", "name": "weather"}}, "tool_choice"),
+        ({**MESSAGES, **TOOLS["messages"], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
+        ({**RESPONSES, "tool_choice": "required"}, "tool_choice"),
+        ({**RESPONSES, **TOOLS["responses"], "tool_choice": {"type": "file_search"}}, "tool_choice"),
+        ({**RESPONSES, **TOOLS["responses"], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({**GEMINI, "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}, "tool_choice"),
+        ({"model": "m", "messages": MESSAGES["messages"], "tool_choice": "required"}, "tool_choice"),
+    ],
+)
+def test_a_tool_choice_that_cannot_be_met_is_refused(request_, param):
+    path = "/v1/chat/completions" if request_.keys() == {"model", "messages", "tool_choice"} else path_of(request_)
+    with ScriptedUpstream(["Words."]) as upstream, serving(create_app(upstream.url)) as port:
+        answer = ask(port, "POST", path, request_)
+    assert (400, []) == (answer.status, upstream.requests)
+    assert param in json.dumps(answer.json)
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_parameters_of_tools_are_left_out_without_tools(choice):
+    with ScriptedUpstream(["Words."]) as upstream, serving(create_app(upstream.url)) as port:
+        body = {**RESPONSES, "parallel_tool_calls": True, "tool_choice": choice}
+        assert 200 == ask(port, "POST", "/v1/responses", body).status
+    assert upstream.requests[0].json.keys().isdisjoint({"parallel_tool_calls", "tool_choice", "tools"})
+
+
+# refused by name
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        ({**MESSAGES, "mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}, "mcp_servers"),
+        (user({"type": "image", "source": {"type": "file", "file_id": "file_1"}}), "file"),
+        (user({"type": "document", "source": {"type": "file", "file_id": "file_1"}}), "file"),
+        ({**RESPONSES, "input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "file_id"),
+        ({**RESPONSES, "input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "file_id"),
+        ({**GEMINI, "cachedContent": "cachedContents/x"}, "cachedContent"),
+        ({**RESPONSES, "tools": [{"type": "mcp", "server_label": "x", "server_url": "https://x"}]}, "mcp"),
+        ({**GEMINI, "tools": [{"mcpServers": [{"name": "x"}]}]}, "mcpServers"),
+        ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://b/i.png"}}]}]}, "fileUri"),
+        ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": GOOGLES_FILE}}]}]}, "fileUri"),
+        (config(responseMimeType="text/x.enum", responseSchema={"type": "STRING", "enum": ["a"]}), "text/x.enum"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(request_, named):
+    with pytest.raises(InvalidRequestError, match=named):
+        decode(request_)
+
+
+def test_a_schema_without_a_mime_type_asks_for_json():
+    format_ = decode(config(responseJsonSchema=SCHEMA))["response_format"]
+    assert ("json_schema", SCHEMA) == (format_["type"], format_["json_schema"]["schema"])
+
+
+HOSTED = [
+    ({**MESSAGES, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+    ({**MESSAGES, "tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "web_fetch_20250910"),
+    ({**RESPONSES, "tools": [{"type": "web_search"}]}, "web_search"),
+    ({**GEMINI, "tools": [{"googleSearch": {}}]}, "googleSearch"),
+    ({**GEMINI, "tools": [{"urlContext": {}}]}, "urlContext"),
+]
+
+
+@pytest.mark.parametrize(("request_", "named"), HOSTED)
+def test_a_model_does_not_invent_what_a_hosted_search_finds(request_, named):
+    with ScriptedUpstream(["Invented."]) as upstream, serving(create_app(upstream.url)) as port:
+        answer = ask(port, "POST", path_of(request_), request_)
+    assert (400, []) == (answer.status, upstream.requests)
+    assert named in json.dumps(answer.json)
+    assert "--web-search" in json.dumps(answer.json)
+
+
+def test_a_hosted_search_beside_other_tools_is_left_out():
+    body = {**RESPONSES, "tools": [*TOOLS["responses"]["tools"], {"type": "web_search"}]}
+    with ScriptedUpstream(["Words."], tools="refuse") as upstream, serving(create_app(upstream.url)) as port:
+        assert 200 == ask(port, "POST", "/v1/responses", body).status
+
+
+# written for the model
+
+
+DOCUMENT = {"type": "text", "media_type": "text/plain", "data": "It is blue."}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "AA=="}
+
+
+@pytest.mark.parametrize(
+    ("block", "content"),
+    [
+        ({"source": DOCUMENT, "title": "Note", "context": "By Ann."}, "Document: Note\n\nBy Ann.\n\nIt is blue."),
+        ({"source": DOCUMENT}, "It is blue."),
+        (
+            {"source": {"type": "content", "content": [{"type": "text", "text": "Red."}]}, "title": "Note"},
+            "Document: Note\n\nRed.",
+        ),
+    ],
+)
+def test_title_and_context_of_a_document_are_written(block, content):
+    assert content == decode(user({"type": "document", **block}))["messages"][0]["content"]
+
+
+def test_the_context_of_a_file_stands_before_it():
+    text, file = decode(user({"type": "document", "source": PDF, "title": "Note", "context": "By Ann."}))["messages"][0][
+        "content"
+    ]
+    assert ("By Ann.", "Note") == (text["text"], file["file"]["filename"])
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("No such file", "The tool failed: No such file"), (None, "The tool failed."), ([], "The tool failed.")],
+)
+def test_a_failed_result_says_so_beside_its_text(content, text):
+    result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": content}
+    assert text == decode(user(result))["messages"][0]["content"]
+
+
+def test_examples_of_a_tools_input_are_part_of_its_description():
+    tool = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA, "input_examples": [{"city": "Rome"}]}
+    (sent,) = decode({**MESSAGES, "tools": [tool]})["tools"]
+    assert 'The weather.\nExamples of its input:\n{"city":"Rome"}' == sent["function"]["description"]
+
+
+SCHEMAS = [
+    ({"type": "ARRAY", "minItems": "1", "maxItems": "3"}, {"type": "array", "minItems": 1, "maxItems": 3}),
+    ({"type": "STRING", "min_length": "2"}, {"type": "string", "minLength": 2}),
+    ({"anyOf": [{"type": "STRING"}], "nullable": True}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+    ({"any_of": [{"type": "STRING"}]}, {"anyOf": [{"type": "string"}]}),
+    ({"type": "STRING", "enum": ["a"], "nullable": True}, {"type": ["string", "null"], "enum": ["a", None]}),
+]
+
+
+@pytest.mark.parametrize(("given", "schema"), SCHEMAS)
+def test_geminis_schemas_become_json_schemas(given, schema):
+    declared = {"name": "f", "parameters": {"type": "OBJECT", "properties": {"x": given}}}
+    (tool,) = decode({**GEMINI, "tools": [{"functionDeclarations": [declared]}]})["tools"]
+    assert schema == tool["function"]["parameters"]["properties"]["x"]
+
+
+# pictures
+
+
+REFUSALS = [
+    (500, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"),
+    (400, "m is not a multimodal model"),
+    (400, "At most 0 image(s) may be provided in one prompt."),
+    (500, "this model is missing data required for image input"),
+    (400, "Model does not support images. Please use a model that does."),
+    (404, "No endpoints found that support image input"),
+    (400, "Invalid content type. image_url is only supported by certain models."),
+    (422, "Failed to deserialize the JSON body: messages[0]: unknown variant `image_url`, expected `text`"),
+    (400, "messages[0].content must be a string"),
+    (400, "Only 'text' content type is supported."),
+    (500, "Unexpected item type in content."),
+    (500, 'can only concatenate str (not "list") to str'),
+]
+SHOWN = {
+    "messages": user(
+        {"type": "text", "text": "What is it?"}, {"type": "image", "source": {"type": "url", "url": "https://x/i.png"}}
+    ),
+    "responses": {
+        **RESPONSES,
+        "input": [
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": PICTURE}],
+            }
+        ],
+    },
+    "gemini": {
+        "contents": [
+            {"role": "user", "parts": [{"text": "What is it?"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}]}
+        ]
+    },
+}
+
+
+def text_only_upstream(status: int, message: str):
+    """A server that refuses pictures; yields it, and the bodies that it gets."""
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(body := json.loads(await request.read()))
+        if "image_url" in json.dumps(body):
+            return web.json_response({"error": {"message": message}}, status=status)
+        return web.Response(body=Written("Fine.").whole(), content_type="application/json")
+
+    return running_upstream(answer), asked
+
+
+LEFT_OUT = "What is it?\n[A picture was left out: the model's server does not take it.]"
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("protocol", SHOWN)
+def test_a_picture_does_not_end_a_session_on_a_server_that_takes_text_only(protocol, tools):
+    status, message = REFUSALS[0]
+    body = {**SHOWN[protocol], **(TOOLS[protocol] if tools else {})}
+    upstream, asked = text_only_upstream(status, message)
+    with upstream as server, serving(create_app(server.url, tools="native")) as port:
+        for _ in range(2):
+            assert "Fine." in ask(port, "POST", path_of(body), body).body.decode()
+    assert 3 == len(asked)
+    assert LEFT_OUT == asked[1]["messages"][-1]["content"] == asked[2]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(("status", "message"), REFUSALS, ids=[row[1][:30] for row in REFUSALS])
+def test_servers_that_refuse_pictures_are_recognised(status, message):
+    upstream, asked = text_only_upstream(status, message)
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": content}], "tools": tools}
+    with upstream as server, serving(create_app(server.url, tools="native")) as port:
+        assert 200 == ask(port, "POST", "/v1/chat/completions", body).status
+    assert LEFT_OUT == asked[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "You uploaded an unsupported image. Its format must be one of png, gif.",
+        "Could not decode the image.",
+        "The image URL's scheme is not supported.",
+        "No.",
+    ],
+)
+def test_a_server_that_refuses_one_picture_is_not_taken_for_one_without_pictures(message):
+    upstream, asked = text_only_upstream(400, message)
+    with upstream as server, serving(create_app(server.url)) as port:
+        assert 400 == ask(port, "POST", "/v1/messages", SHOWN["messages"]).status
+    assert 1 == len(asked)
+
+
+# the log
+
+
+async def test_each_kind_of_omission_is_logged_once_however_many_lines_there_are():
+    output = io.StringIO()
+    handler, logger = _RateLimitedHandler(), logging.getLogger("patchbay")
+    handler.setStream(output)
+    logger.addHandler(handler)
+    before, level = logger.propagate, logger.level
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    try:
+        for number in range(2 * BURST):
+            logger.info("line %s", number)
+        for _ in range(2):
+            OpenAIResponses().decode(
+                encode({**RESPONSES, "tools": [{"type": "a_kind_of_its_own"}, {"type": "another_kind"}]}), ""
+            )
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+        logger.setLevel(level)
+    lines = [line for line in output.getvalue().splitlines() if "left out of requests" in line]
+    assert ["a_kind_of_its_own", "another_kind"] == [line.split("'")[1] for line in lines]
+    assert output.getvalue().count("line ") < 2 * BURST
+
+
+async def test_a_repaired_call_is_kept_where_a_schema_has_numbers_as_text():
+    declared = {"name": "f", "parameters": {"type": "OBJECT", "properties": {"x": {"type": "ARRAY", "minItems": "1"}}}}
+    body = decode({**GEMINI, "tools": [{"functionDeclarations": [declared]}]})
+    exchange: Exchange[bytes] = Exchange(
+        encode({**body, "stream": False, "stream_options": None}), TextOptions(tools="native", repair_rounds=1), Capabilities()
+    )
+    server = Server(
+        [Written(calls=[{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": [1]}'}}])], stream=False
+    )
+    out = b"".join([piece async for piece in drive_async(exchange, server)])
+    assert (1, "f") == (len(server.asked), json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
