@@ -109,7 +109,7 @@ def test_terminal_chat_prompts_and_accepts_input_during_an_answer():
         with Process(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
             os.close(theirs)
             screen = Screen(ours)
-            assert "" == screen.until("> ")
+            assert "ann with scripted-model; no tools" in screen.until("> ")
             os.write(ours, b"Count.\n")
             assert "Count.\r\n" == screen.until("One")  # it was prompted once
             os.write(ours, b"Stop that.\n")
@@ -119,6 +119,68 @@ def test_terminal_chat_prompts_and_accepts_input_during_an_answer():
             screen.until("\r\n")  # what comes next begins a line
             assert 0 == chat.wait(BOUND)
         os.close(ours)
+
+
+class SeveralModels(ScriptedUpstream):
+    """An upstream that lists three models."""
+
+    def _answer(self, request: Recorded) -> Raw:
+        if not request.path.endswith("/models"):
+            return super()._answer(request)
+        models = [{"id": name} for name in ("large", "small", "\x1b[31mred")]
+        return Raw([json.dumps({"data": models}).encode()], content_type="application/json")
+
+
+@pytest.mark.parametrize("chosen", [b"2\n", b"9\n\nnothing\nsmall\n"])
+def test_terminal_chat_shows_model_and_tools_and_offers_a_choice_of_models(chosen: bytes):
+    with (
+        SeveralModels(["Hello."]) as upstream,
+        calling_back(json_response({})) as callback,
+        serving(upstream=upstream.url) as server,
+    ):
+        server.http.register("get_weather", callback.url, role="ann")
+        ours, theirs = pty.openpty()
+        with Process(command(server), stdin=theirs, stdout=theirs, stderr=theirs) as chat, stopped(chat):  # type: ignore[arg-type]
+            os.close(theirs)
+            screen = Screen(ours)
+            listed = screen.until("Model (number or name): ")
+            assert ["1  large", "2  small", "3  \\u001b[31mred"] == [line.strip() for line in listed.splitlines()]
+            os.write(ours, chosen)
+            assert "ann with small; 1 tool: get_weather" in screen.until("> ")
+            os.write(ours, b"Hi.\n")
+            screen.until("Hello.")
+            screen.until("> ")
+            os.write(ours, b"\x04")
+            assert 0 == chat.wait(BOUND)
+        os.close(ours)
+        assert "small" == upstream.chats[0].json["model"]
+
+
+@pytest.mark.parametrize("key", [b"\x03", b"\x04"])
+def test_ctrl_c_and_ctrl_d_end_the_choice_of_a_model(key: bytes):
+    with SeveralModels([]) as upstream, serving(upstream=upstream.url) as server:
+        ours, theirs = pty.openpty()
+        with Process(
+            command(server), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        ) as chat, stopped(chat):  # type: ignore[arg-type]  # fmt: skip
+            os.close(theirs)
+            Screen(ours).until("Model (number or name): ")
+            os.write(ours, key if key == b"\x04" else b"")
+            while chat.poll() is None:  # one that comes just before the process waits for input is only noticed with the next
+                if key == b"\x03":
+                    chat.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    chat.wait(1)
+            assert 130 == chat.returncode
+        os.close(ours)
+
+
+def test_several_models_for_a_pipe_are_an_error_that_names_them():
+    with SeveralModels([]) as upstream, serving(upstream=upstream.url) as server:
+        done = chatted(server, lines="Hi.")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "has several models (large, small, " in done.stderr
+    assert "--model NAME" in done.stderr
 
 
 class Screen:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import decimal
 import functools
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +69,41 @@ def test_wrapped_client_sends_the_same_request_as_the_client(kind):
     with served(Text("Fine.")) as (client, upstream):
         expected = body_of(client, upstream, **ARGUMENTS[kind]())
         assert expected == body_of(wrap(client, tools="native"), upstream, **ARGUMENTS[kind]())
+
+
+@dataclasses.dataclass
+class NotAMessage:
+    role: str = "user"
+    content: str = "Hi"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"temperature": math.nan},
+        {"logit_bias": {"1": math.inf}},
+        {"tools": [{**TOOL, "default": math.nan}]},
+        {"messages": [{"role": "user", "content": b"abc"}]},
+        {"messages": [NotAMessage()]},
+        {"user": b"abc"},
+        {"user": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)},
+        {"metadata": {"price": decimal.Decimal("0.5")}},
+        {"stop": {"a"}},
+        {"stop": ("a", "b")},
+    ],
+    ids=repr,
+)
+def test_what_is_not_plain_json_is_sent_or_refused_as_by_the_client_itself(odd):
+    def outcome(sending: openai.OpenAI) -> Any:
+        given: dict[str, Any] = {"model": "m", "messages": [QUESTION], "tools": [TOOL], **odd}
+        try:
+            sending.chat.completions.create(**given)
+        except (TypeError, ValueError) as error:
+            return type(error)
+        return upstream.requests[-1].json
+
+    with served(Text("Fine.")) as (client, upstream):
+        assert outcome(client) == outcome(wrap(client, tools="native"))
 
 
 def test_an_azure_client_still_names_the_deployment_in_its_url():

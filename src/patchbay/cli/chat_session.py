@@ -64,12 +64,16 @@ class JsonView:
 
 
 class TextView:
-    """Prints the model's text to ``out``, everything else to ``side``. ``prompts``: input comes from a terminal."""
+    """Prints the model's text to ``out``, everything else to ``side``.
 
-    def __init__(self, out: TextIO, side: TextIO, *, prompts: bool, colour: bool) -> None:
+    ``prompts``: input comes from a terminal. ``tools`` says which tools the model has, at the start.
+    """
+
+    def __init__(self, out: TextIO, side: TextIO, *, prompts: bool, colour: bool, tools: str = "") -> None:
         self._out = out
         self._side = side
         self._prompts = prompts
+        self._tools = tools
         self._dim = ("\x1b[2m", "\x1b[0m") if colour else ("", "")
         self._mid_line = False
         self._prompted = False
@@ -105,8 +109,10 @@ class TextView:
         """Note that the cursor is on a new line."""
         self._prompted = False
 
-    def _on_ready(self, _frame: Mapping[str, Any]) -> None:
+    def _on_ready(self, frame: Mapping[str, Any]) -> None:
         self._is_ready = True
+        if self._prompts:
+            self.note("; ".join(filter(None, (f"{frame.get('role')} with {frame.get('model')}", self._tools))))
 
     def _on_text(self, frame: Mapping[str, Any]) -> None:
         self._write(str(frame.get("delta", "")))

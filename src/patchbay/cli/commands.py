@@ -19,6 +19,7 @@ COMMANDS = {
     "proxy": ("patchbay.cli.proxy:proxy", "Give any OpenAI client working tool calls on any model server."),
     "serve": ("patchbay.cli.serve:serve", "Serve the tool registry for other processes."),
     "chat": ("patchbay.cli.chat:chat", "Chat in the terminal with a model and its tools."),
+    "tools": ("patchbay.cli.tools:tools", "List, show and call the tools of a server."),
     "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in separate processes; register their tools."),
     "mcp": ("patchbay.cli.mcp:mcp", "Use the tools of MCP servers, manage the servers, and be one."),
     "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),

@@ -78,9 +78,13 @@ class ServerClient:
         missing: str,
         body: Mapping[str, Any] | None = None,
         method: str | None = None,
+        timeout: float | None = SECONDS,
     ) -> dict[str, Any]:
-        """Request a JSON object: GET, POST with a ``body``, or ``method``. ``missing`` explains a 404. Raises Server...Error."""
-        with self._open(path, parameters, missing=missing, timeout=SECONDS, body=body, method=method) as response:
+        """Request a JSON object: GET, POST with a ``body``, or ``method``. ``missing`` explains a 404. Raises Server...Error.
+
+        ``timeout`` None waits until the server has answered.
+        """
+        with self._open(path, parameters, missing=missing, timeout=timeout, body=body, method=method) as response:
             try:
                 found = json.loads(response.read(_MAX_BODY))
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -104,7 +108,7 @@ class ServerClient:
         parameters: Iterable[tuple[str, str]],
         *,
         missing: str,
-        timeout: float,
+        timeout: float | None,
         last_id: str = "",
         body: Mapping[str, Any] | None = None,
         method: str | None = None,
@@ -188,7 +192,7 @@ def _explain(error: urllib.error.HTTPError, missing: str) -> tuple[str, str]:
     except (OSError, http.client.HTTPException, ValueError):
         body = None
     fields = body if isinstance(body, dict) else {}
-    detail, code = fields.get("detail"), fields.get("error_code")
+    detail, code = fields.get("detail"), fields.get("error_code") or fields.get("code")
     if error.code == 404 and not code:
         detail = missing
     if not isinstance(detail, str):

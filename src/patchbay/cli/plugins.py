@@ -29,12 +29,13 @@ _MANY = 10
 """From so many plugins on, ``run`` shows progress on a terminal."""
 
 
-def _port(least: int, text: str) -> Any:
+def port_option(least: int, text: str, *names: str, **options: Any) -> Any:
+    """Return the option for the port of a plugin host, which is at least ``least``."""
     envvar = ["NEKO_USER_PLUGIN_SERVER_PORT", "PATCHBAY_PLUGINS_PORT"]
-    return typer.Option(min=least, max=65535, metavar="PORT", envvar=envvar, help=text)
+    return typer.Option(*names, min=least, max=65535, metavar="PORT", envvar=envvar, help=text, **options)
 
 
-_Port = Annotated[int, _port(1, "Port of the plugin host.")]
+_Port = Annotated[int, port_option(1, "Port of the plugin host.")]
 _Plugin = Annotated[str, typer.Argument(metavar="ID", help="Plugin id.", show_default=False)]
 
 plugins = command_group(
@@ -53,7 +54,7 @@ def run(
         typer.Argument(metavar="DIR|MODULE:CLASS", help="Folder of plugins, folder of a plugin, or a class.", show_default=False),
     ],
     server: Annotated[str, server_option("Server to register the tools with.")] = SERVER,
-    port: Annotated[int, _port(0, "Port for the server's calls; 0 picks a free one.")] = PORT,
+    port: Annotated[int, port_option(0, "Port for the server's calls; 0 picks a free one.")] = PORT,
     watch: Annotated[
         bool,
         typer.Option(
@@ -92,7 +93,7 @@ def run(
     """  # fmt: skip
     from patchbay.plugins.host.policy import HostPolicy
 
-    specs, folder = _find_plugins(target)
+    specs, folder = resolve_plugins(target)
     token = _token_reader(token_file)
     token()  # errors are reported before anything runs
     _run_host(
@@ -174,7 +175,7 @@ def list_(
       patchbay plugins list ./plugins
     """  # fmt: skip
     if folder is not None:
-        specs, _ = _find_plugins(str(folder))
+        specs, _ = resolve_plugins(str(folder))
         members = ("id", "entry", "version", "description", "folder")
         rows = [{name: str(getattr(spec, name)) for name in members} for spec in specs]
         for row in rows if not as_json else ():
@@ -319,7 +320,7 @@ def _request(port: int, **request: Any) -> Iterator[dict[str, Any]]:
         fail(str(error), 1)
 
 
-def _find_plugins(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
+def resolve_plugins(target: str) -> tuple[tuple[PluginSpec, ...], Path | None]:
     """Return the plugins of a folder, or the one of ``module:Class``, and the folder."""
     from patchbay.plugins.manifest import find_plugins, spec_of
 

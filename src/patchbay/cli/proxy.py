@@ -49,7 +49,8 @@ def proxy(
     upstream: Annotated[
         str,
         upstream_option(
-            "Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Required.",
+            "Base URL of the OpenAI-compatible server, such as http://127.0.0.1:11434/v1. Default: the first that runs on this "
+            "machine of Ollama, LM Studio, llama.cpp and vLLM.",
             show_default=False,
             rich_help_panel="Upstream",
         ),
@@ -86,6 +87,8 @@ def proxy(
 
     [bold]Examples[/bold]
 
+      patchbay proxy
+
       patchbay proxy --upstream http://127.0.0.1:11434/v1
 
       UPSTREAM_API_KEY=… patchbay proxy --upstream https://llm.example.com/v1
@@ -100,10 +103,14 @@ def proxy(
         settings = client_settings(print_env, origin=origin_of(values["host"], values["port"]), base_path=values["base_path"])
         typer.echo(settings.lines(), nl=False)
         return
-    if not upstream:
-        raise ConfigurationError("--upstream is missing: use the flag or UPSTREAM_BASE_URL for the model server's base URL.")
     reject_flags_as_keys(upstream_key=values["upstream_key"], api_key=values["api_key"])
     if config is not None and values["workers"] > 1:
         raise ConfigurationError("--config needs --workers 1: hooks and approvals belong to one process.")
-    values |= {"upstream": upstream, "log": verbosity(verbose=verbose, quiet=quiet), "store": store}
+    found: list[tuple[str, str]] = []
+    if not upstream:
+        from patchbay.cli.model_servers import choose_server
+
+        found = [(str(each), each.url) for each in choose_server()]
+        upstream = found[0][1]
+    values |= {"upstream": upstream, "found": found, "log": verbosity(verbose=verbose, quiet=quiet), "store": store}
     become_proxy({**values, "config": None if config is None else str(config), "audit": audit, "audit_days": audit_days})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +31,8 @@ from patchbay.cli.options import (
     verbosity,
     with_flags,
 )
+from patchbay.cli.plugins import PORT as PLUGINS_PORT
+from patchbay.cli.plugins import port_option
 from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
@@ -36,6 +40,8 @@ from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
 from patchbay.server.settings import ChatSettings, ProxySettings, ServeOptions, ToolsSettings, listed
 
 if TYPE_CHECKING:
+    from patchbay.agents import BaseAgent
+    from patchbay.cli.serve_plugins import ServedPlugins
     from patchbay.mcp.config import McpServer
     from patchbay.registrations import RegistrationStore
     from patchbay.server.governance import Governance
@@ -46,6 +52,11 @@ PORT = 48911
 _MAX_URL = 256 * 1024
 _MODELS = "Models with these tools"
 _SESSIONS = "Live sessions"
+
+_REFUSED = (
+    "{host} is reachable from other machines, but their requests are refused: --proxy ADDRESS --token-file FILE takes those that "
+    "come from ADDRESS, a reverse proxy or another machine, and send the token"
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +95,29 @@ McpConfig = Annotated[
         rich_help_panel="Tools",
     ),
 ]
+Plugins = Annotated[
+    str | None,
+    typer.Option(
+        "--plugins",
+        metavar="DIR|MODULE:CLASS",
+        envvar="PATCHBAY_PLUGINS",
+        rich_help_panel="Tools",
+        help="Run these plugins, as patchbay plugins run does, in processes that end with the server.",
+    ),
+]
+Agents = Annotated[
+    list[str],
+    typer.Option(
+        "--agent",
+        metavar="MODULE:AGENT",
+        envvar="PATCHBAY_AGENTS",
+        rich_help_panel=_MODELS,
+        help="Agent that clients use as a model of its name; MODULE may be a FILE.py. Repeatable.",
+    ),
+]
+PluginsPort = Annotated[
+    int, port_option(0, "Port of the --plugins; 0 picks a free one.", "--plugins-port", rich_help_panel="Tools")
+]
 
 
 @with_flags(
@@ -109,6 +143,9 @@ def serve(
     audit_days: AuditDays = 90.0,
     upstream: UpstreamUrl = None,
     mcp_config: McpConfig = None,
+    plugins: Plugins = None,
+    plugins_port: PluginsPort = PLUGINS_PORT,
+    agent: Agents = [],  # noqa: B006
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -127,12 +164,17 @@ def serve(
 
       patchbay serve --upstream http://127.0.0.1:11434/v1 --config hooks.toml
 
+      patchbay serve --upstream http://127.0.0.1:11434/v1 --plugins ./plugins
+
+      patchbay serve --agent forecaster.py:agent
+
       OPENAI_API_KEY=... patchbay serve --realtime openai/gpt-realtime
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file token --strict-arguments
     """  # fmt: skip
+    from patchbay.cli.model_servers import warning_of_upstream
     from patchbay.cli.request_lines import show_requests
-    from patchbay.cli.serving import MEMORY, make_governance, mcp_servers, monitor_commands, text_options
+    from patchbay.cli.serving import MEMORY, is_loopback, make_governance, mcp_servers, monitor_commands, text_options
     from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app
@@ -146,15 +188,27 @@ def serve(
     # Read when websockets is first imported: the URL of a session contains its instructions.
     os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_URL))
     realtime = _realtime_settings(values)
-    key_warning = ""
+    warnings: list[str] = []
     if realtime is not None:
         from patchbay.server.live_sessions.app import key_problem
 
-        key_warning = key_problem(realtime)
+        warnings.append(key_problem(realtime))
     proxied = _proxy_settings(values, upstream, host, port) if upstream else None
+    if proxied is not None:
+        warnings.append(warning_of_upstream(proxied.upstream))
+    if not is_loopback(host) and not settings.proxies:
+        warnings.append(_REFUSED.format(host=host))
     chat = build(ChatSettings, values, options=text_options(values)) if upstream else None
     registrations = None if store == MEMORY else RegistrationStore(store)
+    agents = [load_agent(target) for target in agent]
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
+    served_plugins: ServedPlugins | None = None
+    if plugins is not None:
+        from patchbay.cli.serve_plugins import ServedPlugins
+
+        served_plugins = ServedPlugins(plugins, plugins_port)
+        if settings.callback_ports is not None:
+            settings = replace(settings, callback_ports=settings.callback_ports | {served_plugins.port})
     app = create_tools_app(
         role_names,
         store=registrations,
@@ -165,18 +219,20 @@ def serve(
         governance=governance,
         mcp_servers=partial(mcp_servers, mcp_config, config),
         mcp_pins=Pins(),
+        agents=agents,
+        beside=served_plugins.run if served_plugins is not None else None,
     )
 
     if app.proxy is not None:
         show_requests(app.proxy, options.log)
 
     def announce(url: str) -> None:
-        _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers)
+        _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)
         _, dim, plain = styles(sys.stdout)
         monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
         print(f"  {dim}monitor{plain} {monitor}", flush=True)
-        if key_warning:
-            _logger.warning("%s", key_warning)
+        for each in filter(None, warnings):
+            _logger.warning("%s", each)
 
     def draining(calls: int) -> None:
         running = f"{plural(calls, 'call')} running, up to {options.drain_timeout} s"
@@ -193,10 +249,17 @@ def _announce(
     realtime: RealtimeSettings | None,
     upstream: ProxySettings | None,
     servers: tuple[McpServer, ...],
+    plugins: ServedPlugins | None,
+    agents: Sequence[BaseAgent],
 ) -> None:
     """Print the addresses."""
     bold, dim, plain = styles(sys.stdout)
-    models = f"the models of {upstream.upstream}" if upstream is not None else ""
+    models = " and ".join(
+        [
+            *([f"the models of {upstream.upstream}"] if upstream is not None else []),
+            *(f"the agent {each.name}" for each in agents),
+        ]
+    )
     print(f"patchbay serve listening on {bold}{url}{plain}")
     print(f"  {dim}tools{plain} {url}/api/tools")
     print(f"  {dim}roles{plain} {', '.join(roles)}")
@@ -205,10 +268,23 @@ def _announce(
         print(f"  {dim}hooks{plain} {governance.summary}")
     if names := ", ".join(each.name for each in servers):
         print(f"  {dim}mcp{plain} {names}")
+    if plugins is not None:
+        print(f"  {dim}plugins{plain} {plugins.names}; patchbay plugins list --port {plugins.port}")
     if model := " or ".join(filter(None, (realtime.model if realtime is not None else "", models))):
         path = f"/api/sessions/{quote(roles[0])}"
         print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")
-    print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream)'}")
+    print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream, --agent)'}")
+
+
+def load_agent(target: str) -> BaseAgent:
+    """Return the agent of ``MODULE:NAME`` or ``FILE.py:NAME``. Raises ConfigurationError."""
+    from patchbay.agents import BaseAgent
+    from patchbay.cli.mcp_serve import load_object
+
+    _, found = load_object(target, "--agent")
+    if not isinstance(found, BaseAgent):
+        raise ConfigurationError(f"--agent {target}: that is no agent of patchbay.agents: name one, as in forecaster.py:agent.")
+    return found
 
 
 def _proxy_settings(values: dict[str, Any], upstream: str, host: str, port: int) -> ProxySettings:

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,6 +58,7 @@ def _path_flags() -> list[str]:
 def serve_proxy(values: dict[str, Any]) -> int:
     """Serve the proxy until stopped, and return the exit status. Raises ConfigurationError."""
     from patchbay._flags import build
+    from patchbay.cli.model_servers import warning_of_upstream
     from patchbay.cli.request_lines import show_requests
     from patchbay.proxy import create_app
     from patchbay.server.runtime import serve
@@ -82,10 +84,13 @@ def serve_proxy(values: dict[str, Any]) -> int:
 
     app = make_app()  # errors are reported before anything runs
     reject_itself(settings.upstream, options.host, options.port)
+    problem = "" if values["found"] else warning_of_upstream(settings.upstream)
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
-        ready=lambda url: _announce(url, options.host, settings, governance, watchable=not app.no_events),
+        ready=lambda url: _announce(
+            url, options.host, settings, governance, found=values["found"], problem=problem, watchable=not app.no_events
+        ),
     )
 
 
@@ -95,9 +100,18 @@ def _warn_of_servers(config: Path) -> None:
         print(f"patchbay: warning: {config}: mcpServers are for patchbay serve: see its --upstream.", file=sys.stderr)
 
 
-def _announce(url: str, host: str, settings: ProxySettings, governance: Governance | None, *, watchable: bool) -> None:
-    """Print the addresses, the client's base URL first."""
-    if settings.api_key is None and not _is_loopback(host):
+def _announce(
+    url: str,
+    host: str,
+    settings: ProxySettings,
+    governance: Governance | None,
+    *,
+    found: Sequence[tuple[str, str]],
+    problem: str,
+    watchable: bool,
+) -> None:
+    """Print the addresses, the client's base URL first. ``found``: names and URLs of model servers, the upstream's first."""
+    if settings.api_key is None and not is_loopback(host):
         print(
             f"patchbay: warning: {host} is reachable from other machines and there is no --api-key: "
             "anyone there can use this proxy and its upstream.",
@@ -105,12 +119,16 @@ def _announce(url: str, host: str, settings: ProxySettings, governance: Governan
         )
     bold, dim, plain = styles(sys.stdout)
     print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
-    print(f"  {dim}upstream{plain} {settings.upstream}")
+    print(f"  {dim}upstream{plain} {settings.upstream}{f' ({found[0][0]})' if found else ''}")
+    for name, other in found[1:]:
+        print(f"  {dim}also found{plain} {name}: --upstream {other}")
     if governance is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
     if watchable:
         print(f"  {dim}monitor{plain} {monitor_commands(url, governance, needs_token=settings.api_key is not None)}")
     sys.stdout.flush()
+    if problem:
+        print(f"patchbay: warning: {problem}.", file=sys.stderr)
 
 
 def monitor_commands(url: str, governance: Governance | None, *, needs_token: bool) -> str:
@@ -192,11 +210,12 @@ def reject_itself(upstream: str, host: str, port: int) -> None:
     from urllib.parse import urlsplit
 
     target = urlsplit(upstream)
-    if target.port == port and (target.hostname == host or (_is_loopback(target.hostname or "") and _is_loopback(host))):
+    if target.port == port and (target.hostname == host or (is_loopback(target.hostname or "") and is_loopback(host))):
         raise ConfigurationError(f"the upstream {upstream!r} is this server itself.")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is an address of this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -17,8 +17,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, Final, cast
 
-import msgspec
-
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
@@ -30,7 +28,7 @@ from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
 from patchbay.models.sdk import raw_post
 from patchbay.models.tool_encoder import ToolEncoder
-from patchbay.models.wire import Chunk, decode, encode
+from patchbay.models.wire import Chunk, decode, decode_chunk, encode
 from patchbay.tools.threads import run_in_thread
 
 _READ_AHEAD: Final = 64
@@ -270,7 +268,7 @@ async def _chunks(stream: Any) -> AsyncGenerator[Chunk, None]:
     """Yield the chunks of a look-alike's stream."""
     try:
         async for chunk in stream:
-            yield msgspec.convert(_plain(chunk), Chunk)
+            yield decode_chunk(encode(_plain(chunk)))
     finally:
         await _close(stream)
 

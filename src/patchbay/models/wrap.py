@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
-from patchbay.models.sdk import library_of
+from patchbay.models.sdk import is_sdks_own, library_of
 
 if TYPE_CHECKING:
     import openai
@@ -48,8 +48,42 @@ def wrap(client: Client, **options: Any) -> Client:
     send = getattr(http_client, "send", None)
     if send is None or not hasattr(client, "with_options"):
         raise ConfigurationError(f"wrap takes an openai.OpenAI or openai.AsyncOpenAI client, not {type(client).__name__}.")
-    patchbay_client = _patchbay_client(http_client, settings, Capabilities())
-    return client.with_options(http_client=patchbay_client)  # type: ignore[return-value]
+    made = client.with_options(http_client=_patchbay_client(http_client, settings, Capabilities()))
+    completions = made.chat.completions
+    if is_sdks_own(completions.create):
+        completions.create = _without_transform(completions.create)  # type: ignore[method-assign]
+    return made  # type: ignore[return-value]
+
+
+def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the SDK's ``create`` so that messages and tools that are plain JSON are sent unchanged, in the ``extra_body``.
+
+    The SDK walks through them to turn its own objects and iterables into JSON: most of the cost of a long request.
+    """
+
+    @functools.wraps(create)
+    def direct(*args: Any, **given: Any) -> Any:
+        extra = given.get("extra_body")
+        moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
+        if moved and (extra is None or isinstance(extra, Mapping)):
+            given = {name: value for name, value in given.items() if name not in moved}
+            if "messages" in moved:
+                given["messages"] = ()  # the SDK wants to see some
+            given["extra_body"] = {**moved, **(extra or {})}
+        return create(*args, **given)
+
+    return direct
+
+
+def _is_plain_list(value: Any) -> bool:
+    """Whether a value is a list of plain JSON, which the SDK has neither to convert nor to refuse.
+
+    The encoder also accepts bytes, dates, dataclasses and NaN; only a value that decodes to an equal one is plain.
+    """
+    try:
+        return type(value) is list and bool(_read_json(_json.encode(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _patchbay_client(http_client: Any, options: TextOptions, capabilities: Capabilities) -> Any:

@@ -42,9 +42,14 @@ from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 
 if TYPE_CHECKING:  # not needed by a server without live sessions
+    from patchbay.agents import BaseAgent
     from patchbay.realtime.config import RealtimeSettings
+    from patchbay.server.chat.agents import ServedAgents
     from patchbay.server.live_sessions.app import LiveSessionsApp
 
+
+_NO_UPSTREAM: Final = "http://upstream.invalid/v1"
+"""In the settings of a server whose only models are agents."""
 
 _ADMIN_PATHS: Final = tuple(f"/api/{part}" for part in ("approvals", "events", "audit", "media"))
 
@@ -64,10 +69,12 @@ class ToolsApp:
     mcp_host: McpHost
     _settings: ToolsSettings
     _proxy: ProxyApp | None
+    _agents: ServedAgents | None
     _dispatcher: CallbackDispatcher
     _writer: RegistrationWriter | None
     _mcp: McpEndpoint
     _read_servers: Callable[[], Iterable[McpServer]] | None
+    _beside: Callable[[], AbstractAsyncContextManager[object]]
 
     def __post_init__(self) -> None:
         self.api = _make_api(
@@ -126,6 +133,8 @@ class ToolsApp:
             cleanup.push_async_callback(self._dispatcher.close)
             cleanup.push_async_callback(self.mcp_host.aclose)
             await self.mcp_host.start(wait=False)
+            if self._agents is not None:
+                cleanup.push_async_callback(self._agents.aclose)
             if self._proxy is not None:
                 cleanup.push_async_callback(self._proxy.aclose)
             if self.sessions is not None:
@@ -135,6 +144,7 @@ class ToolsApp:
             if lease := self._settings.lease:
                 checks = asyncio.create_task(self._dispatcher.health.run(lease))
                 cleanup.push_async_callback(_cancel, checks)
+            await cleanup.enter_async_context(self._beside())
             yield
 
     def stopping(self) -> None:
@@ -170,6 +180,8 @@ def create_tools_app(
     mcp_servers: Iterable[McpServer] | Callable[[], Iterable[McpServer]] = (),
     mcp_pins: Pins | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
+    agents: Iterable[BaseAgent] = (),
+    beside: Callable[[RegistryService], AbstractAsyncContextManager[object]] | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``.
 
@@ -179,8 +191,9 @@ def create_tools_app(
     with the server. The tools of ``mcp_servers`` are registered while it runs, with ``mcp_pins`` by accepted definitions; where
     they are a function that returns the servers, SIGHUP calls it again. Without a token anyone may use the sources of plugins, as
     N.E.K.O's plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
-    each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. Raises
-    ConfigurationError.
+    each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``agents`` are further models, beside
+    those of the upstream or without one; their sessions are in ``store``. ``beside`` makes what runs as long as
+    the server, and is closed before any other part. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
         raise ConfigurationError("chat says how an upstream's models are given tools: it needs an upstream.")
@@ -200,25 +213,56 @@ def create_tools_app(
         mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins
     )
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
-    if upstream is not None and upstream.response_store is None and store is not None:
-        upstream = replace(upstream, response_store=store.database.url.render_as_string(hide_password=False))
+    store_url = store.database.url.render_as_string(hide_password=False) if store is not None else None
+    served = _serve_agents(tuple(agents), governance, store_url)
     proxy = None
-    if upstream is not None:
+    if upstream is not None or served is not None:
+        proxied = upstream or ProxySettings(_NO_UPSTREAM)
         # The middleware has limited the body already, and checked the token where one is required.
-        proxied = replace(upstream, base_path=OPENAI_BASE, api_key=None, max_body_size=settings.max_body_size)
-        tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token)
-        proxy = ProxyApp(proxied, tools.make_exchange, tools=tools)
+        proxied = replace(
+            proxied,
+            base_path=OPENAI_BASE,
+            api_key=None,
+            max_body_size=settings.max_body_size,
+            response_store=proxied.response_store or store_url,
+        )
+        tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token, agents=served)
+        models = served.models if served is not None else ()
+        proxy = ProxyApp(proxied, tools.make_exchange, tools=tools, has_upstream=upstream is not None, own_models=models)
         governance.events.watch(proxy.observers)
     observers = proxy.observers if proxy is not None else ()
-    sessions = _make_sessions(managers, governance, realtime, upstream, chat, observers)
+    sessions = _make_sessions(managers, governance, realtime, upstream, chat, served, observers)
     endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
-    app = ToolsApp(
-        registry, managers, governance, sessions, mcp_host, settings, proxy, dispatcher, writer, endpoint, read_servers
-    )
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
+    run_beside = contextlib.nullcontext if beside is None else partial(beside, service)
+    app = ToolsApp(
+        registry,
+        managers,
+        governance,
+        sessions,
+        mcp_host,
+        settings,
+        proxy,
+        served,
+        dispatcher,
+        writer,
+        endpoint,
+        read_servers,
+        run_beside,
+    )
     _add_routes(app.api, service, settings)
     governance.add_routes(app.api, needs_token=settings.token is not None)
     return app
+
+
+def _serve_agents(agents: tuple[BaseAgent, ...], governance: Governance, store: str | None) -> ServedAgents | None:
+    """Return the agents as models, None without any. Raises ConfigurationError."""
+    if not agents:
+        return None
+    from patchbay.agents import DatabaseSessionService
+    from patchbay.server.chat.agents import ServedAgents
+
+    return ServedAgents(agents, governance, DatabaseSessionService(store) if store is not None else None)
 
 
 def _make_sessions(
@@ -227,15 +271,16 @@ def _make_sessions(
     realtime: RealtimeSettings | None,
     upstream: ProxySettings | None,
     chat: ChatSettings | None,
+    agents: ServedAgents | None,
     observers: Sequence[RequestObserver],
 ) -> LiveSessionsApp | None:
     """Return what serves live sessions; None where there is no model for them."""
-    if upstream is None and realtime is None:
+    if upstream is None and realtime is None and agents is None:
         return None
     from patchbay.server.live_sessions.app import LiveSessionsApp
     from patchbay.server.live_sessions.protocol import LiveSessionsSettings
 
-    settings = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat)
+    settings = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat, agents=agents)
     return LiveSessionsApp(managers, governance, settings, observers=observers)
 
 

@@ -39,6 +39,15 @@ class NotFoundError(PatchbayError):
     status = 404
 
 
+class NoUpstreamError(NotFoundError):
+    """This server has no upstream."""
+
+    code = "no_upstream"
+
+    def __init__(self) -> None:
+        super().__init__("This server has no model to pass this on to: start it with patchbay serve --upstream URL.")
+
+
 class MethodNotAllowedError(PatchbayError):
     """The path does not support the method."""
 

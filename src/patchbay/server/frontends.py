@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -24,7 +24,7 @@ from patchbay.frontends.responses_request import ItemNotFoundError
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import decode, encode
 from patchbay.server.chat.completion import check_is_plain, read_whole
-from patchbay.server.errors import NotFoundError, NoWebSocketError
+from patchbay.server.errors import NotFoundError, NoUpstreamError, NoWebSocketError
 from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
@@ -69,9 +69,12 @@ class FrontendRoute:
 
 
 class Frontends:
-    """The front-ends of one proxy, and the responses that it stores."""
+    """The front-ends of one proxy, and the responses that it stores. ``own_models`` are listed before the upstream's."""
 
-    def __init__(self, settings: ProxySettings, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, settings: ProxySettings, redact: Callable[[str], str], own_models: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self._own_models = own_models
         self._base = base = settings.base_path
         self._responses = OpenAIResponses()
         self._gemini = GenerateContent()
@@ -153,16 +156,36 @@ class Frontends:
     async def list_models(self, route: FrontendRoute, request: ProxyRequest) -> bytes:
         """Answer a request for the models, or for one of them. Raises NotFoundError, UpstreamError."""
         frontend = self._messages if route.frontend is self._messages else self._gemini
-        try:
-            models = await _models(request)
-        except (ValueError, RecursionError):
-            raise UpstreamError("The upstream's list of models is not JSON.") from None
+        models = await self._models(request)
         if route.model is None:
             return frontend.encode_models(models)
         for model in models:
             if model["id"] == route.model:
                 return frontend.encode_model(model)
         raise NotFoundError(f"The upstream has no model {route.model[:200]!r}.")
+
+    def own_list(self, method: str, tail: str) -> Callable[[ProxyRequest], Awaitable[bytes]] | None:
+        """Return what answers OpenAI's request for the models, or for one of this server's own; None for any other request."""
+        if method != "GET" or not self._own_models or not (f"{tail}/").startswith("/models/"):
+            return None
+        name = unquote(tail.removeprefix("/models").strip("/"))
+        found = next((each for each in self._own_models if each["id"] == name), None)
+
+        async def answer(request: ProxyRequest) -> bytes:
+            return encode(found or {"object": "list", "data": await self._models(request)})
+
+        return answer if found is not None or not name else None
+
+    async def _models(self, request: ProxyRequest) -> list[Mapping[str, Any]]:
+        """Return this server's own models and the upstream's, each with its ``id``. Raises PatchbayError."""
+        try:
+            answer = await _fetch_json(request, "GET", "/models")
+        except NoUpstreamError:
+            answer = None
+        except (ValueError, RecursionError):
+            raise UpstreamError("The upstream's list of models is not JSON.") from None
+        models = answer.get("data") if isinstance(answer, dict) else None
+        return [*self._own_models, *(each for each in models or () if isinstance(each, dict) and isinstance(each.get("id"), str))]
 
     async def _conversation(self, response_id: str, scope: Mapping[str, Any]) -> list[dict[str, Any]]:
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
@@ -374,13 +397,6 @@ async def _fetch_json(request: ProxyRequest, method: str, tail: str, body: bytes
         return decode(await read_whole(request, answer))
     finally:
         answer.close()
-
-
-async def _models(request: ProxyRequest) -> list[dict[str, Any]]:
-    """Return the upstream's models, each with its ``id``. Raises PatchbayError, ValueError."""
-    answer = await _fetch_json(request, "GET", "/models")
-    models = answer.get("data") if isinstance(answer, dict) else None
-    return [each for each in models or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
 
 
 class _TokenCounter:

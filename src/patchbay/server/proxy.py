@@ -11,7 +11,7 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ from patchbay.server.request_log import RequestLog, log_error_response, log_requ
 from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
-from patchbay.server.upstream import ProxyRequest, TruncatedResponseError, Upstream, relay
+from patchbay.server.upstream import NoUpstream, ProxyRequest, TruncatedResponseError, Upstream, relay
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
@@ -128,23 +128,30 @@ async def _send_json(make: Callable[[ProxyRequest], Awaitable[bytes]], request: 
 class ProxyApp:
     """The proxy; create it with ``patchbay.proxy.create_app``. Call ``aclose`` where it is mounted without a lifespan.
 
-    With ``tools`` chat completions may become turns with the tools of a registry and with hooks.
+    With ``tools`` chat completions may become turns with the tools of a registry and with hooks. Without
+    ``has_upstream`` nothing else is answered. ``own_models`` are listed before the upstream's.
     """
 
     speaks_websocket = True
 
     def __init__(
-        self, settings: ProxySettings, make_exchange: Callable[..., Exchange[bytes]], *, tools: ToolChat | None = None
+        self,
+        settings: ProxySettings,
+        make_exchange: Callable[..., Exchange[bytes]],
+        *,
+        tools: ToolChat | None = None,
+        has_upstream: bool = True,
+        own_models: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
-        self._upstream = Upstream(settings)
+        self._upstream = Upstream(settings) if has_upstream else NoUpstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         secrets += secret_values(settings.upstream_headers)
         protect(*secrets)
         self._redact = Redactor(secrets)
-        self._frontends = Frontends(settings, self._redact.text)
+        self._frontends = Frontends(settings, self._redact.text, own_models)
         self._tails = frozenset({CHAT, *self._frontends.tails})
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:
@@ -293,6 +300,8 @@ class ProxyApp:
         elif (stored := await self._frontends.stored(scope, state.path)) is not None:
             await self._send_stored(stored, receive, state.reply)
             work = None
+        elif (list_models := self._frontends.own_list(scope["method"], tail)) is not None:
+            work = partial(_send_json, list_models)
         else:
             self._check_passthrough(scope["method"], tail)
             self._log_request(state, passthrough=True)

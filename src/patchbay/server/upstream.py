@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 from patchbay._redaction import Redactor
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
-from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, UpstreamStatusError, decompress, upstream_error_body
+from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, NoUpstreamError, UpstreamStatusError, decompress, upstream_error_body
 from patchbay.server.http import Headers, OwnHeaders, Receive, ResponseWriter, chat_downward, downward, own_headers, upward
 from patchbay.server.http_client import HttpClient, Response
 from patchbay.server.origin import (
@@ -93,6 +93,14 @@ class Upstream:
     async def close(self) -> None:
         """Close the connections. The next request opens a new one."""
         await self._client.close()
+
+
+class NoUpstream(Upstream):
+    """The upstream of a server that has none: every request is refused."""
+
+    async def open(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise NoUpstreamError."""
+        raise NoUpstreamError
 
 
 @dataclass(slots=True)

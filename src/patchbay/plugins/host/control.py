@@ -14,7 +14,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -249,50 +249,58 @@ async def run_host(
     may block. Raises ConfigurationError where the folder of the control socket cannot be used, and with ``must_start`` where no
     plugin can be loaded (its lines are left out then).
     """
-    port = listener.getsockname()[1]
-    folder = folder_of(port)
-    host = PluginHost(
-        specs,
-        server=server,
-        callback=f"http://127.0.0.1:{port}",
-        folder=folder,
-        plugins=plugins,
-        policy=policy,
-        env=env,
-        token=token,
-        registered=registered,
-    )
-    make_folder(port)
-    for old in folder.iterdir():  # left by a killed host
-        old.unlink()
+    host = make_host(specs, listener, server=server, plugins=plugins, policy=policy, env=env, token=token, registered=registered)
     first_start = _FirstStart(host)
     host.book.subscribe(lambda line: None if must_start and first_start.repeats(line) else on_line(line))
     stop, hurry = asyncio.Event(), asyncio.Event()
-    control = ControlServer(host, folder, stop=stop.set)
 
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
     with _signal_handlers(on_signal):
-        web = _callback_server(host)
-        serving = asyncio.create_task(web.serve(sockets=[listener]))
-        try:
-            await control.start()
-            await host.start()
+        async with serve_host(host, listener, stop=stop.set) as serving:
             if watch:
                 await host.watch()
             ready(host)
             await _first(stop.wait(), asyncio.shield(serving), *([first_start.failed()] if must_start else []))
             stopping()
             await _first(host.aclose(), hurry.wait())
-        finally:
-            await host.kill()  # after an orderly stop nothing is left; else this answers the calls in flight
-            web.should_exit = True
-            await serving
-            await control.aclose()  # the client that requested the stop waits for this
-            for each in folder.iterdir():
-                each.unlink()
-            folder.rmdir()
+
+
+def make_host(specs: Iterable[PluginSpec], listener: socket.socket, **options: Any) -> PluginHost:
+    """Return a host whose calls come to ``listener``; ``options`` are those of PluginHost."""
+    port = listener.getsockname()[1]
+    return PluginHost(specs, callback=f"http://127.0.0.1:{port}", folder=folder_of(port), **options)
+
+
+@asynccontextmanager
+async def serve_host(
+    host: PluginHost, listener: socket.socket, *, stop: Callable[[], object]
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a host during the block, with its control socket; close it at the end of the block, or its calls are cut off.
+
+    Yields the task that serves its calls. ``stop`` is called for a stop by the control socket. Raises ConfigurationError where
+    the folder of that cannot be used.
+    """
+    port = listener.getsockname()[1]
+    folder = make_folder(port)
+    for old in folder.iterdir():  # left by a killed host
+        old.unlink()
+    control = ControlServer(host, folder, stop=stop)
+    web = _callback_server(host)
+    serving = asyncio.create_task(web.serve(sockets=[listener]))
+    try:
+        await control.start()
+        await host.start()
+        yield serving
+    finally:
+        await host.kill()  # after an orderly stop nothing is left; else this answers the calls in flight
+        web.should_exit = True
+        await serving
+        await control.aclose()  # the client that requested the stop waits for this
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
 
 
 @contextmanager

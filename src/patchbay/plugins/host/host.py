@@ -111,11 +111,11 @@ class PluginHost:
         async with PluginHost(specs, server="http://127.0.0.1:48911", callback="http://127.0.0.1:48916", folder=run) as host:
             ...  # host.app is served at the address ``callback``
 
-    ``server`` is its URL; ``api`` replaces the HTTP client for it. ``folder`` is for sockets: no other user may be able to enter
-    it, and its path must be short (a socket's has about 100 characters). ``reload`` finds new plugins in the folder ``plugins``.
-    ``token`` returns the server's bearer token. ``env`` is added to the workers' environment, which has a few of our variables
-    otherwise (``BASE_ENVIRONMENT``). ``registered`` is called with a plugin's id, the names of tools that the server
-    has accepted, and the roles that have them. For one event loop.
+    ``server`` is its URL; ``api`` replaces the HTTP client for it, and registers the tools with ``secret``. ``folder`` is for
+    sockets: no other user may be able to enter it, and its path must be short (a socket's has about 100 characters). ``reload``
+    finds new plugins in the folder ``plugins``. ``token`` returns the server's bearer token. ``env`` is added to the workers'
+    environment, which has a few of our variables otherwise (``BASE_ENVIRONMENT``). ``registered`` is called with a plugin's id,
+    the names of tools that the server has accepted, and the roles that have them. For one event loop.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class PluginHost:
         *,
         server: str = "",
         api: ToolsApi | None = None,
+        secret: str = "",
         callback: str,
         folder: Path,
         plugins: Path | None = None,
@@ -136,7 +137,7 @@ class PluginHost:
         env = env or {}
         protect(*secret_values(env))
         self.book = LogBook(env)
-        self._secret = secrets.token_hex(32)
+        self._secret = secret or secrets.token_hex(32)
         if api is None:
             api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
         self.registrar = Registrar(api, on_state=self._send_state, registered=registered, policy=self.policy)

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from patchbay.cache import SizedCache
@@ -22,7 +22,7 @@ from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.server.chat.model import ModelBackend
 from patchbay.server.chat.turn import RoleTools, ToolChatTurn
-from patchbay.server.errors import NotFoundError, error_body, error_headers
+from patchbay.server.errors import NoUpstreamError, error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send, is_token
 from patchbay.server.settings import ChatSettings
@@ -30,6 +30,9 @@ from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.registration import Snapshot
 from patchbay.tools.tool import Tool
 from patchbay.types import read_specs
+
+if TYPE_CHECKING:
+    from patchbay.server.chat.agents import ServedAgents
 
 ROLE_HEADER: Final = "X-Patchbay-Role"
 SESSION_HEADER: Final = "X-Patchbay-Session"
@@ -84,10 +87,18 @@ class ToolChat:
     """Decides which chat completions become turns with the tools of ``registry`` and the hooks of ``governance``.
 
     The rest passes through an exchange, as in the plain proxy. ``token`` is the server's own, and never forwarded upstream.
+    Requests whose model is one of ``agents`` are runs of it.
     """
 
     def __init__(
-        self, upstream: str, registry: ToolRegistry, chat: ChatSettings, governance: Governance, *, token: str | None = None
+        self,
+        upstream: str,
+        registry: ToolRegistry,
+        chat: ChatSettings,
+        governance: Governance,
+        *,
+        token: str | None = None,
+        agents: ServedAgents | None = None,
     ) -> None:
         capabilities = Capabilities()
         keeping = replace(chat.options, unknown_tools="keep")
@@ -101,6 +112,7 @@ class ToolChat:
         self._chat = chat
         self._governance = governance
         self._token = token
+        self._agents = agents
         self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
         self._found: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._found_by_response: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
@@ -135,6 +147,8 @@ class ToolChat:
         """
         parsed = RequestFields(body)
         user = parsed.value("user")
+        if self._agents is not None and (name := parsed.value("model")) in self._agents:
+            return self._begin_agent(self._agents, name, scope, parsed, encoder)
         snapshot = self._registry.snapshot(role_of(scope.get(_ROLE), user, self._registry.roles))
         has_tools = bool(snapshot.tools) and parsed.value("tool_choice") != "none"
         chains = self._governance.hooks.chains
@@ -180,6 +194,38 @@ class ToolChat:
         snapshot = self._registry.snapshot(role_of(scope.get(_ROLE), user, self._registry.roles))
         return name if name in snapshot.tools else None
 
+    def _begin_agent(
+        self, agents: ServedAgents, name: str, scope: Any, parsed: RequestFields, encoder: AnswerEncoder[bytes] | None
+    ) -> ToolChatTurn:
+        """Begin a run of an agent, with its own tools. Raises InvalidRequestError."""
+        from patchbay.server.chat.agents import AgentTurn
+
+        if parsed.count != 1:
+            raise InvalidRequestError("'n' must be 1: an agent goes on with one answer.", param="n")
+        if parsed.value("tool_choice") not in (None, "auto", "none"):
+            raise InvalidRequestError(f"The agent {name} calls its own tools alone: it cannot be made to call others.")
+        snapshot = Snapshot("", 0, {}, {})
+        return AgentTurn(
+            RoleTools(snapshot, Executor([]), ToolEncoder(self._backend.provider)),
+            self._backend,
+            self._hidden_turns,
+            self._chat,
+            encoder or ChatEncoder(),
+            self._hidden_turns.restored(parsed.messages),
+            (),
+            {},
+            None,
+            {"model": name},
+            streaming=parsed.stream,
+            include_usage=parsed.include_usage,
+            wants_json=False,
+            session=session_of(scope.get(_SESSION)),
+            sender="",
+            found=None,
+            agents=agents,
+            name=name,
+        )
+
     def _found_in(self, session: tuple[str, str]) -> dict[str, None]:
         """Return the names of the tools found in a role's session, to be added to."""
         found = self._found.get(session)
@@ -209,15 +255,6 @@ class ToolChat:
             )
             built = self._role_tools[snapshot.role] = RoleTools(snapshot, executor, encoder)
         return built
-
-
-class NoUpstreamError(NotFoundError):
-    """This server has no upstream."""
-
-    code = "no_upstream"
-
-    def __init__(self) -> None:
-        super().__init__("This server has no model to pass this on to: start it with patchbay serve --upstream URL.")
 
 
 async def no_upstream(_scope: Any, _receive: Receive, send: Send) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from patchbay.errors import UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.exchange import Exchange
 from patchbay.models.exchange_driver import open_answer
@@ -39,6 +39,19 @@ class ModelBackend:
     """Make the exchange of a round with tool search, which keeps calls of tools that were not offered."""
     provider: Provider
     capabilities: Capabilities
+
+
+class TurnModel(ChatModel, Protocol):
+    """The model of a turn, and what its answers had: see UpstreamModel."""
+
+    first: Answer | None
+    last: Answer
+    headers: Headers
+    logprobs: bytes
+    usages: list[Mapping[str, Any]]
+    tools: int
+    exchange: Exchange[Events] | None
+    reasons: list[str]
 
 
 class UpstreamModel:

@@ -34,7 +34,7 @@ from patchbay.models.request_record import RequestRecord, token_counts
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, hides
-from patchbay.server.chat.model import ModelBackend, UpstreamModel
+from patchbay.server.chat.model import ModelBackend, TurnModel, UpstreamModel
 from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import EVENT_STREAM
 from patchbay.server.settings import ChatSettings
@@ -177,7 +177,7 @@ class ToolChatTurn:
         self._reasoning = TurnText(held=not self.streaming)
         self._outputs: list[UserOutputEvent] = []
         self._called: list[str] = []
-        self._model: UpstreamModel | None = None
+        self._model: TurnModel | None = None
 
     def error_event(self, error: PatchbayError) -> bytes:
         """Return the event for an error within a stream."""
@@ -204,14 +204,7 @@ class ToolChatTurn:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
         if self.streaming:
             request.watch.beat(request.reply.heartbeat)
-        model = self._model = UpstreamModel(
-            request,
-            self.backend,
-            self.tools.encoder,
-            self.written,
-            stream=self.streaming,
-            searching=self.tools.executor.catalog is not None,
-        )
+        model = self._model = self._make_model(request)
         results = self.history.results
         executing = self.tools.executor.begin(
             budget=self.settings.budget(),
@@ -251,7 +244,22 @@ class ToolChatTurn:
                 elif isinstance(event, FinalEvent):
                     await self._end(request, model, event)
 
-    async def _write(self, request: ProxyRequest, model: UpstreamModel, part: TextDelta | ReasoningDelta) -> None:
+    def _make_model(self, request: ProxyRequest) -> TurnModel:
+        return UpstreamModel(
+            request,
+            self.backend,
+            self.tools.encoder,
+            self.written,
+            stream=self.streaming,
+            searching=self.tools.executor.catalog is not None,
+        )
+
+    def _report(self, end: FinalEvent) -> dict[str, Any]:
+        """Return the ``patchbay`` field of the answer."""
+        snapshot = self.tools.snapshot
+        return report_of(snapshot.role, snapshot.revision, end, self._outputs)
+
+    async def _write(self, request: ProxyRequest, model: TurnModel, part: TextDelta | ReasoningDelta) -> None:
         """Write a piece of text to a streaming client."""
         if not part.text:
             return
@@ -263,7 +271,7 @@ class ToolChatTurn:
             await request.reply.start(200, EVENT_STREAM + model.headers)
         await request.reply.write(piece)
 
-    async def _end(self, request: ProxyRequest, model: UpstreamModel, end: FinalEvent) -> None:
+    async def _end(self, request: ProxyRequest, model: TurnModel, end: FinalEvent) -> None:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
@@ -272,8 +280,7 @@ class ToolChatTurn:
             self._content, self._reasoning = TurnText(), TurnText()
         elif pending and self.wants_json:  # clients parse all content as JSON
             self._content = TurnText()
-        snapshot = self.tools.snapshot
-        report = report_of(snapshot.role, snapshot.revision, end, self._outputs)
+        report = self._report(end)
         reply, capture = request.reply, request.capture()
         out = self._encode_end(model, pending, wire_finish_reason(end), report)
         await request.watch.wrote()
@@ -305,7 +312,7 @@ class ToolChatTurn:
         unseen = end.messages[len(history.messages) :]
         return self.hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
 
-    def _head(self, model: UpstreamModel) -> AnswerHead:
+    def _head(self, model: TurnModel) -> AnswerHead:
         """Return the head of the client's answer: the first round's in a stream, else the last one's."""
         answer = model.first if self.streaming else model.last
         return (
@@ -314,7 +321,7 @@ class ToolChatTurn:
             else AnswerHead(model=self.parameters.get("model"))
         )
 
-    def _encode_end(self, model: UpstreamModel, pending: Sequence[ToolCall], reason: str, report: Mapping[str, Any]) -> bytes:
+    def _encode_end(self, model: TurnModel, pending: Sequence[ToolCall], reason: str, report: Mapping[str, Any]) -> bytes:
         """Encode the end of an answer: the rest of the text, the client's calls, finish reason, report and usage."""
         encoder, text, reasoning = self._out, self._content.unsent, self._reasoning.unsent
         encoder.begin(self._head(model))

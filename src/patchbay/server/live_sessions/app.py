@@ -72,6 +72,7 @@ from patchbay.tools.registry import Change
 from patchbay.types import Reply
 
 if TYPE_CHECKING:
+    from patchbay.server.chat.agents import AgentModel
     from patchbay.server.live_sessions.bridge import Session
 
 _FLAG: Final = "--realtime-key"
@@ -123,7 +124,9 @@ _NO_TIMEOUT: Final = 30 * 86_400.0
 class ObservedModel:
     """The model of a live session, a ChatModel: its finished requests have records."""
 
-    def __init__(self, model: HostedModel, observers: Sequence[RequestObserver], *, agent: str, session: str) -> None:
+    def __init__(
+        self, model: HostedModel | AgentModel, observers: Sequence[RequestObserver], *, agent: str, session: str
+    ) -> None:
         self.name = model.name
         self._model = model
         self._observers = observers
@@ -190,8 +193,14 @@ class SessionFactory:
             assert own is not None
             check_key(settings, is_servers_own=dialect_for(settings) is dialect_for(own))
             return RealtimeSession(settings, **common)
+        model: HostedModel | AgentModel
+        if self._is_agent(request) and self._settings.agents is not None:
+            common["hooks"] = None  # the agent's own runs call them
+            model = self._settings.agents.model(request.model, key)
+        else:
+            model = self._model()
         return ChatSession(
-            ObservedModel(self._model(), self._observers, agent=request.role, session=key),
+            ObservedModel(model, self._observers, agent=request.role, session=key),
             instructions=request.instructions,
             parameters={"model": request.model} if request.model else None,
             attachments=self._chat.attachments,
@@ -201,6 +210,9 @@ class SessionFactory:
 
     async def open(self, session: Session, request: SessionRequest) -> str:
         """Open a session; return its model's name. Raises PatchbayError."""
+        if self._is_agent(request):
+            await session.connect()
+            return request.model
         if not isinstance(session, RealtimeSession):
             # The first import takes a second or more: others are served meanwhile, and it counts against no deadline.
             await asyncio.to_thread(importlib.import_module, "openai")
@@ -216,6 +228,10 @@ class SessionFactory:
         """Close the client of the upstream."""
         if self._chat_model is not None:
             await self._chat_model.aclose()
+
+    def _is_agent(self, request: SessionRequest) -> bool:
+        agents = self._settings.agents
+        return agents is not None and request.kind == "offline" and request.model in agents
 
     async def _only_model(self) -> str:
         """Return the upstream's only model. Raises UpstreamError, and NoModelError where it has several or names none.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -36,19 +36,23 @@ from patchbay.server.settings import ChatSettings, ProxySettings, require_positi
 from patchbay.tools import well_formed
 from patchbay.types import ToolCall
 
+if TYPE_CHECKING:
+    from patchbay.server.chat.agents import ServedAgents
+
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSessionsSettings:
     """``realtime`` is the realtime model, ``upstream`` the server of the chat models; None where there is none.
 
-    ``chat`` is how chats use tools. In seconds: a takeover waits ``swap_wait`` for a busy session, and as long for another
-    takeover; a request for a busy role waits ``free_wait``, since the client's last session may be closing; a client that does
-    not read is disconnected after ``send_timeout``.
+    ``chat`` is how chats use tools; ``agents`` are further chat models. In seconds: a takeover waits ``swap_wait`` for a busy
+    session, and as long for another takeover; a request for a busy role waits ``free_wait``, since the client's last session may
+    be closing; a client that does not read is disconnected after ``send_timeout``.
     """
 
     realtime: RealtimeSettings | None = None
     upstream: ProxySettings | None = None
     chat: ChatSettings | None = None
+    agents: ServedAgents | None = None
     swap_wait: float = 10.0
     free_wait: float = 1.0
     send_timeout: float = 30.0
@@ -174,7 +178,8 @@ def _kind(given: dict[str, str], settings: LiveSessionsSettings) -> Literal["rea
     wants_realtime = "realtime" in given or ("model" not in given and settings.realtime is not None)
     if wants_realtime and settings.realtime is None:
         raise NoModelError("This server has no realtime model: start it with patchbay serve --realtime openai/gpt-realtime.")
-    if not wants_realtime and settings.upstream is None:
+    is_agent = settings.agents is not None and given.get("model") in settings.agents
+    if not wants_realtime and settings.upstream is None and not is_agent:
         raise NoModelError(
             "This server has no model for chats: start it with patchbay serve --upstream URL"
             f"{'' if settings.realtime is None else ', or talk to its realtime one, ?realtime='}."

@@ -1,0 +1,126 @@
+"""Model servers on this machine, for ``patchbay proxy`` without ``--upstream``; and whether an upstream can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from patchbay._text import plural
+from patchbay.errors import ConfigurationError
+from patchbay.server.http_client import HttpClient
+from patchbay.server.origin import ClientError, Origin
+
+_SECONDS: Final = 1.0
+_MAX_BODY: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class KnownServer:
+    """A kind of model server: its usual port, how it is started, and its own answers.
+
+    ``owner`` is the ``owned_by`` of its models. ``path`` is a path of its own, whose JSON object has the member ``member``.
+    """
+
+    name: str
+    port: int
+    start: str
+    owner: str
+    path: str
+    member: str
+
+
+KNOWN_SERVERS: Final = (
+    KnownServer("Ollama", 11434, "ollama serve", "library", "/api/version", "version"),
+    KnownServer("LM Studio", 1234, "lms server start", "organization_owner", "/api/v0/models", "data"),
+    KnownServer("llama.cpp", 8080, "llama-server -m MODEL.gguf", "llamacpp", "/props", "default_generation_settings"),
+    KnownServer("vLLM", 8000, "vllm serve MODEL", "vllm", "/version", "version"),
+)
+"""In the order in which one is chosen."""
+
+
+@dataclass(frozen=True)
+class FoundServer:
+    """A running model server: its kind, its base URL, and the number of its models (None: it lists them only with a key)."""
+
+    name: str
+    url: str
+    models: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {'needs a key' if self.models is None else plural(self.models, 'model')}"
+
+
+async def find_servers() -> list[FoundServer]:
+    """Return the model servers that answer at the usual ports of this machine within a second."""
+    found = await asyncio.gather(*map(_find, KNOWN_SERVERS))
+    return [each for each in found if each is not None]
+
+
+def choose_server() -> list[FoundServer]:
+    """Return the model servers found, the chosen one first. Raises ConfigurationError if there is none."""
+    if found := asyncio.run(find_servers()):
+        return found
+    tried = ", ".join(f"{each.name} (port {each.port}; start: {each.start})" for each in KNOWN_SERVERS)
+    raise ConfigurationError(
+        f"--upstream is missing, and no model server was found on this machine. Tried: {tried}. "
+        "Start one, or use --upstream or UPSTREAM_BASE_URL for a model server's base URL."
+    )
+
+
+async def _find(known: KnownServer) -> FoundServer | None:
+    origin = f"http://127.0.0.1:{known.port}"
+    client = HttpClient(Origin(origin), connect_timeout=_SECONDS)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            status, listed = await _get_object(client, "/v1/models")
+            models = listed.get("data") or []  # Ollama without models: null
+            if status == 200 and "data" in listed and isinstance(models, list):
+                owners = {each.get("owned_by") for each in models if isinstance(each, dict)}
+                name = next((each.name for each in KNOWN_SERVERS if each.owner in owners), "")
+                if not name and known.member in (await _get_object(client, known.path))[1]:
+                    name = known.name
+                return FoundServer(name or "a server with OpenAI's API", f"{origin}/v1", len(models))
+            if status in (401, 403) and known.member in (await _get_object(client, known.path))[1]:
+                return FoundServer(known.name, f"{origin}/v1", None)
+    except (ClientError, TimeoutError):
+        pass
+    finally:
+        await client.close()
+    return None
+
+
+async def _get_object(client: HttpClient, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON object of a response, {} for any other body. Raises ClientError."""
+    response = await client.request(b"GET", path.encode(), [(b"accept", b"application/json")], None)
+    try:
+        body = json.loads(await response.read_up_to(_MAX_BODY))
+    except (ValueError, RecursionError):
+        body = None
+    finally:
+        response.close()
+    return response.status, body if isinstance(body, dict) else {}
+
+
+def warning_of_upstream(url: str) -> str:
+    """Return a warning about an upstream that accepts no connection now, "" for one that does within a second."""
+    target = urlsplit(url)
+    address = target.hostname or "", target.port or (443 if target.scheme == "https" else 80)
+    reason = [f"no connection within {_SECONDS:g} s"]
+
+    def connect() -> None:
+        try:
+            socket.create_connection(address, timeout=_SECONDS).close()
+        except OSError as error:
+            reason[0] = error.strerror or str(error)
+        else:
+            reason.clear()
+
+    attempt = threading.Thread(target=connect, daemon=True)  # looking up a name may take longer, and cannot be stopped
+    attempt.start()
+    attempt.join(_SECONDS)
+    return f"the upstream {url} cannot be reached ({reason[0]}): requests fail until it can" if reason else ""

@@ -1,0 +1,106 @@
+"""Plugins of ``patchbay serve --plugins``: a plugin host in the server's process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from pydantic import ValidationError
+
+from patchbay.cli.plugins import resolve_plugins
+from patchbay.cli.terminal import sanitize_ansi
+from patchbay.errors import ConfigurationError, UnknownRoleError
+from patchbay.plugins.host.control import make_host, serve_host
+from patchbay.plugins.host.server_api import Accepted, Listing, Refused, WantedTool
+from patchbay.server.registry_models import ClearBody, RegisterBody, UnregisterBody
+from patchbay.server.registry_service import RegistryService
+from patchbay.server.runtime import listen_on
+
+_logger = logging.getLogger(__name__)
+
+
+class LocalToolsApi:
+    """The registry of this process, for a plugin host. Registers tools with ``secret``, which signs their calls."""
+
+    def __init__(self, service: RegistryService, secret: str) -> None:
+        self._service = service
+        self._secret = secret
+        self._etag = ""
+
+    async def listing(self) -> Listing | None:
+        """Return all tools; None where nothing has changed since the last listing."""
+        etag = self._service.etag(None, trusted=True)
+        if etag == self._etag:
+            return None
+        self._etag = etag
+        return Listing(json.loads(self._service.listing(None, trusted=True))["tools_by_role"], self._service.instance_id)
+
+    async def register(self, tool: WantedTool) -> Accepted | Refused:
+        """Register a tool, in place of one of its name and source."""
+        names = ("name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "annotations")
+        try:
+            body = RegisterBody(secret=self._secret, **{name: getattr(tool, name) for name in names})
+            answer = await self._service.register(body, trusted=True)
+        except (ValidationError, ConfigurationError, UnknownRoleError) as error:
+            return Refused(str(error), self._service.instance_id)
+        if answer["ok"]:
+            return Accepted(self._service.instance_id, signed=True, roles=tuple(answer["affected_roles"]))
+        problems = (f"{each['role']}: {each['error']}" for each in answer["failed_roles"])
+        return Refused("; ".join(problems) or answer.get("error", ""), self._service.instance_id)
+
+    async def unregister(self, name: str, *, role: str | None, source: str) -> None:
+        """Remove a tool of this source."""
+        body = UnregisterBody(name=name, role=role, expected_source=source, secret=self._secret)
+        await self._service.unregister(body, trusted=True)
+
+    async def clear(self, source: str) -> None:
+        """Remove all tools of a source."""
+        await self._service.clear(ClearBody(source=source, role=None, secret=self._secret), trusted=True)
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class ServedPlugins:
+    """The plugins of ``target`` (a folder, or module:Class), whose calls come to ``port``. Raises ConfigurationError."""
+
+    def __init__(self, target: str, port: int) -> None:
+        self._specs, self._folder = resolve_plugins(target)
+        self._listener: socket.socket = listen_on("127.0.0.1", port)
+
+    @property
+    def names(self) -> str:
+        """The ids of the plugins."""
+        return ", ".join(spec.id for spec in self._specs) or "none"
+
+    @property
+    def port(self) -> int:
+        """The port of their host."""
+        return int(self._listener.getsockname()[1])
+
+    @asynccontextmanager
+    async def run(self, service: RegistryService) -> AsyncIterator[None]:
+        """Run the plugins during the block; then remove their tools, wait for running calls, and end their processes."""
+        secret = secrets.token_hex(32)
+        host = make_host(
+            self._specs,
+            self._listener,
+            api=LocalToolsApi(service, secret),
+            secret=secret,
+            plugins=self._folder,
+            registered=_log_registered,
+        )
+        host.book.subscribe(lambda line: _logger.info("[%s] %s", line.plugin, sanitize_ansi(line.text)))
+        async with serve_host(host, self._listener, stop=partial(signal.raise_signal, signal.SIGTERM)):
+            yield
+            await host.aclose()
+
+
+def _log_registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
+    _logger.info("%s: %s registered%s", plugin_id, ", ".join(names), f" for {', '.join(roles)}" if roles else "")

@@ -1,0 +1,363 @@
+"""Agents of a tool server: models of its list that every protocol can ask, with sessions that clients name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import pty
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from websockets.sync.client import connect
+
+from chat_server.rig import call, calls, finish_of, text_of
+from patchbay.agents import LlmAgent, SequentialAgent
+from patchbay.errors import ConfigurationError
+from patchbay.hooks import Event, HookManager
+from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.server.app import create_tools_app
+from patchbay.server.governance import Governance
+from patchbay.server.settings import ToolsSettings
+from patchbay.testing import ScriptedUpstream
+from patchbay.types import Reply, ToolCall, Usage
+from support.cli import run_cli
+from support.http_server import serving as serve_app
+from support.processes import Process, listening
+from tools_server.rig import BOUND, Server, poll_until, serving
+
+ASKED = {"role": "user", "content": "How is Rome?"}
+WEATHER = [calls(call("get_weather", '{"city": "Rome"}'), content="I look."), "It is clear."]
+PATHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"model": "forecaster", "messages": [ASKED]}),
+    "messages": ("/v1/messages", {"model": "forecaster", "max_tokens": 9, "messages": [ASKED]}),
+    "responses": ("/v1/responses", {"model": "forecaster", "input": [ASKED]}),
+    "gemini": (
+        "/v1beta/models/forecaster:generateContent",
+        {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}]},
+    ),
+}
+STREAMS = {"gemini": "/v1beta/models/forecaster:streamGenerateContent?alt=sse"}
+
+
+async def get_weather(city: str) -> str:
+    """Get the weather."""
+    return f"clear in {city}"
+
+
+class Recorder:
+    """A hook that collects events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def on_runtime_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Agents:
+    """A server with agents, the models behind them, and the events of their runs."""
+
+    def __init__(self, server: Server, models: ScriptedUpstream, recorder: Recorder) -> None:
+        self.server = server
+        self.models = models
+        self.events = recorder.events
+
+    def client(self, **headers: str) -> openai.OpenAI:
+        url = f"http://127.0.0.1:{self.server.port}/v1"
+        return openai.OpenAI(base_url=url, api_key="k", max_retries=0, timeout=BOUND, default_headers=headers)
+
+    def ask(self, *messages: dict[str, Any], session: str = "", **fields: Any) -> Any:
+        with self.client(**({"X-Patchbay-Session": session} if session else {})) as client:
+            answer = client.chat.completions.create(**{"model": "forecaster", "messages": messages or [ASKED], **fields})
+            return list(answer) if fields.get("stream") else answer
+
+    def sent(self, at: int) -> list[tuple[str, str]]:
+        """Role and text of each message of a request to the agent's model."""
+        return [(each["role"], each["content"]) for each in self.models.chats[at].json["messages"]]
+
+
+@contextlib.contextmanager
+def served(
+    script: Any, *, upstream: str | None = None, store: str | None = None, agents: Any = None, **options: Any
+) -> Iterator[Agents]:
+    with ScriptedUpstream(script) as models:
+        model = f"{models.url}#m"
+        forecaster = LlmAgent(name="forecaster", model=model, instruction="Be brief.", tools=[get_weather], tool_mode="native")
+        hooks, recorder = HookManager(), Recorder()
+        hooks.mount("recorder", recorder)
+        app = create_tools_app(
+            ("ann",),
+            settings=ToolsSettings(lease=0.0, **options),
+            upstream=upstream,
+            store=store,
+            governance=Governance(hooks=hooks),
+            agents=[forecaster] if agents is None else agents(model),
+        )
+        with serving(app=app) as server:
+            yield Agents(server, models, recorder)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", PATHS)
+def test_every_protocol_can_ask_an_agent_which_calls_its_own_tools(protocol: str, stream: bool):
+    path, body = PATHS[protocol]
+    path = STREAMS.get(protocol, path) if stream else path
+    with served(WEATHER) as at:
+        answer = at.server.ask("POST", path, {**body, **({"stream": True} if stream and protocol != "gemini" else {})})
+        text = answer.body.decode()
+        assert 200 == answer.status, text
+        assert "It is" in text
+        assert "get_weather" not in text
+        assert "clear in Rome" in at.models.chats[1].body.decode()
+
+
+def test_text_of_all_rounds_is_streamed_and_whole_the_same():
+    for stream in (False, True):
+        with served(WEATHER) as at:
+            if stream:
+                chunks = at.ask(stream=True)
+                assert ("I look.\n\nIt is clear.", "stop") == (text_of(chunks), finish_of(chunks))
+                assert "forecaster" == chunks[0].model
+            else:
+                answer = at.ask()
+                (choice,) = answer.choices
+                assert ("I look.\n\nIt is clear.", "stop", "forecaster") == (
+                    choice.message.content,
+                    choice.finish_reason,
+                    answer.model,
+                )
+                assert {"agent": "forecaster", "session": None} == answer.patchbay
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_answer_has_an_id_and_a_time_of_its_own(stream: bool):
+    with served(["One.", "Two."]) as at:
+        answers = [at.ask(stream=stream) for _ in range(2)]
+        heads = [answer[0] if stream else answer for answer in answers]
+        assert heads[0].id != heads[1].id
+        assert all(head.created > 0 for head in heads)
+        if stream:
+            assert {heads[0].id} == {chunk.id for chunk in answers[0]}
+
+
+def test_agents_are_models_of_every_list_before_those_of_the_upstream():
+    anthropic, google = {"anthropic-version": "2023-06-01"}, {"x-goog-api-key": "k"}
+    with ScriptedUpstream([]) as upstream, served([], upstream=upstream.url) as at:
+        names = ["forecaster", "scripted-model"]
+        assert names == [each["id"] for each in at.server.ask("GET", "/v1/models").json["data"]]
+        assert names == [each["id"] for each in at.server.ask("GET", "/v1/models", **anthropic).json["data"]]
+        assert names == [each["displayName"] for each in at.server.ask("GET", "/v1beta/models", **google).json["models"]]
+        assert "patchbay-agent" == at.server.ask("GET", "/v1/models/forecaster").json["owned_by"]
+        at.server.ask("GET", "/v1/models/scripted-model")
+        assert "/v1/models/scripted-model" == upstream.requests[-1].path
+
+
+def test_without_an_upstream_agents_are_the_only_models():
+    with served(["Hello."]) as at:
+        assert ["forecaster"] == [each["id"] for each in at.server.ask("GET", "/v1/models").json["data"]]
+        other = at.server.ask("POST", "/v1/chat/completions", {"model": "other", "messages": [ASKED]})
+        assert (404, "no_upstream") == (other.status, other.json["error"]["code"])
+        assert 404 == at.server.ask("GET", "/v1/models/other").status
+        assert "Hello." == at.ask().choices[0].message.content
+
+
+def test_without_a_session_the_client_sends_the_history():
+    with served(["Fine."]) as at:
+        at.ask(
+            {"role": "system", "content": "Speak Latin."},
+            {"role": "user", "content": "Hi."},
+            {"role": "assistant", "content": "Salve."},
+            {"role": "user", "content": [{"type": "text", "text": "How are"}, {"type": "text", "text": "you?"}]},
+        )
+        assert [
+            ("system", "Be brief."),
+            ("user", "<system_instruction>\nSpeak Latin.\n</system_instruction>"),
+            ("user", "Hi."),
+            ("assistant", "Salve."),
+            ("user", "How are\nyou?"),
+        ] == at.sent(0)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_named_session_has_its_own_history_which_the_store_keeps(stored: bool, tmp_path: Path):
+    store = f"sqlite:///{tmp_path}/tools.db" if stored else None
+    with served(["One.", "Two.", "Other."], store=store) as at:
+        at.ask({"role": "user", "content": "First."}, session="monday")
+        at.ask({"role": "user", "content": "Second."}, session="monday")
+        at.ask({"role": "user", "content": "Apart."}, session="tuesday")
+        history = [("system", "Be brief."), ("user", "First."), ("assistant", "One."), ("user", "Second.")]
+        assert history == at.sent(1)
+        assert [("system", "Be brief."), ("user", "Apart.")] == at.sent(2)
+    with served(["Three."], store=store) as at:
+        at.ask({"role": "user", "content": "Third."}, session="monday")
+        known = [*history, ("assistant", "Two.")] if stored else [("system", "Be brief.")]
+        assert [*known, ("user", "Third.")] == at.sent(0)
+
+
+def test_events_of_a_run_have_the_agents_name_and_the_session():
+    with served(WEATHER) as at:
+        at.ask(session="monday")
+        poll_until(lambda: any(each.kind == "agent.turn.end" for each in at.events), shown=at.events)
+        assert {("forecaster", "monday")} == {(each.meta.agent_id, each.meta.session_key) for each in at.events}
+        assert 1 == sum(each.kind == "agent.turn.start" for each in at.events)
+
+
+class Counting:
+    """A model that counts tokens, and calls a tool first."""
+
+    async def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
+        called = request.messages[-1]["role"] == "tool"
+        reply = Reply("Clear.") if called else Reply(None, tool_calls=(ToolCall("c", "get_weather", '{"city": "Rome"}'),))
+        yield ModelReply(reply, "stop" if called else "tool_calls", Usage(5, 2, 7))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_of_all_rounds_is_summed(stream: bool):
+    def counting(_model: str) -> list[Any]:
+        return [LlmAgent(name="forecaster", model=Counting(), tools=[get_weather])]
+
+    with served([], agents=counting) as at:
+        answer = at.ask(**({"stream": True, "stream_options": {"include_usage": True}} if stream else {}))
+        usage = answer[-1].usage if stream else answer.usage
+        assert (10, 4, 14) == (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_stops_the_agent_and_its_tools(stream: bool):
+    begun, stopped = threading.Event(), threading.Event()
+
+    async def get_weather(city: str) -> str:
+        """Wait until it is stopped."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return city
+
+    def waiting(_model: str) -> list[Any]:
+        return [LlmAgent(name="forecaster", model=Counting(), tools=[get_weather])]
+
+    with served([], agents=waiting) as at:
+        connection = http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND)
+        with contextlib.closing(connection):
+            body = json.dumps({"model": "forecaster", "messages": [ASKED], "stream": stream})
+            connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            assert begun.wait(BOUND)
+        assert stopped.wait(BOUND)
+
+
+def test_agents_made_of_agents_answer_with_the_text_of_each():
+    def pair(model: str) -> list[Any]:
+        return [SequentialAgent(name="both", sub_agents=[LlmAgent(name=name, model=model) for name in ("first", "second")])]
+
+    for stream in (False, True):
+        with served(["One.", "Two."], agents=pair) as at:
+            answer = at.ask(model="both", stream=stream)
+            text = text_of(answer) if stream else answer.choices[0].message.content
+            assert "One.\n\nTwo." == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failing_agent_is_an_error_that_clients_do_not_repeat(stream: bool):
+    with served([]) as at:
+        with pytest.raises(openai.APIError) as failed:
+            at.ask(stream=stream)
+        assert "The agent forecaster has failed: " in str(failed.value)
+        if not stream:
+            assert "false" == failed.value.response.headers["x-should-retry"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n": 2}, "'n' must be 1"),
+        ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "x"}}]}, "calls its own tools alone"),
+        ({"messages": [{"role": "assistant", "content": "Hi."}]}, "needs a last message of the user"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}
+                ]
+            },
+            "takes text only",
+        ),
+    ],
+)
+def test_what_an_agent_cannot_do_is_refused(fields: dict[str, Any], message: str):
+    with served([]) as at, pytest.raises(openai.BadRequestError, match=message):
+        at.ask(**fields)
+
+
+def test_two_agents_of_one_name_are_refused():
+    with pytest.raises(ConfigurationError, match="two agents with the name 'a'"):
+        create_tools_app(agents=[LlmAgent(name="a", model="x"), LlmAgent(name="a", model="x")])
+
+
+def test_a_live_session_talks_to_an_agent():
+    with ScriptedUpstream(["Hello.", "Fine."]) as models:
+        agent = LlmAgent(name="forecaster", model=f"{models.url}#m")
+        app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), agents=[agent])
+        with (
+            serve_app(app, sockets=True) as port,
+            connect(f"ws://127.0.0.1:{port}/api/sessions/ann?model=forecaster&session=monday", proxy=None) as socket,
+        ):
+            assert "forecaster" == json.loads(socket.recv(BOUND))["model"]
+            for said, text in (("Hi.", "Hello."), ("How are you?", "Fine.")):
+                socket.send(json.dumps({"type": "text", "text": said}))
+                frames = []
+                while not frames or frames[-1]["type"] != "response_end":
+                    frames.append(json.loads(socket.recv(BOUND)))
+                assert text == "".join(each["delta"] for each in frames if each["type"] == "text")
+        assert ["Hi.", "Hello.", "How are you?"] == [each["content"] for each in models.chats[1].json["messages"]]
+
+
+SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--mcp-config", "none"]
+
+
+def test_serve_offers_the_agents_of_modules_and_chat_talks_to_them(tmp_path: Path):
+    with ScriptedUpstream(["Hello."]) as models:
+        (tmp_path / "forecaster.py").write_text(
+            f"from patchbay.agents import LlmAgent\nagent = LlmAgent(name='forecaster', model='{models.url}#m')\n"
+        )
+        with listening([*SERVE, "--agent", f"{tmp_path}/forecaster.py:agent"], name="patchbay serve") as server:
+            ours, theirs = pty.openpty()
+            chat = [sys.executable, "-m", "patchbay", "chat", "--server", server.url]
+            with Process(chat, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+                os.close(theirs)
+                try:
+                    seen = ""
+                    for said, expected in ((b"Hi.\n", "default with forecaster"), (b"\x04", "Hello.\r\n> ")):
+                        while expected not in seen or not seen.endswith("> "):
+                            seen += os.read(ours, 4096).decode()
+                        os.write(ours, said)
+                    assert 0 == process.wait(BOUND)
+                finally:
+                    process.kill()
+            os.close(ours)
+        assert "tool" not in seen
+        assert f"  chat {server.url}/v1, with the agent forecaster\n" in server.printed
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_module:agent", "No module named 'no_such_module'"),
+        ("nowhere.py:agent", "no such file"),
+        ("json:nothing", "there is no 'nothing' in json"),
+        ("json:dumps", "that is no agent"),
+        ("json", "that is no agent"),
+    ],
+)
+def test_an_agent_that_cannot_be_loaded_is_a_one_line_error(target: str, message: str):
+    done = run_cli("serve", "--port", "0", "--store", "memory", "--mcp-config", "none", "--agent", target)
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert message in done.stderr
