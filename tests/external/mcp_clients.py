@@ -1,6 +1,6 @@
 """Have coding agents call a tool of the registry over MCP, and write what they did into the documentation.
 
-    python scripts/mcp_clients.py            Codex and Claude Code (from npm, into .build/clients, as scripts/clients.py)
+    python tests/external/mcp_clients.py            Codex and Claude Code (from npm, into .build/clients, as tests/external/clients.py)
 
 ``patchbay serve`` offers a tool at /mcp, and a scripted model that only writes text calls it by the name that the agent gives it. Exit
 status 1 where the tool was not called, or the model was not sent its result.
@@ -28,7 +28,7 @@ from patchbay.cli.children import listening
 from patchbay.cli.client_settings import client_settings
 from patchbay.testing import ScriptedUpstream
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "mcp-server.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "mcp-server.md"
 TABLE = re.compile(r"(<!-- mcp clients: begin -->\n).*?(<!-- mcp clients: end -->)", re.DOTALL)
 TASK = "Where is order 1234? Use the tool."
 NAME = re.compile(r"[\w-]*look_up_order\b")

@@ -1,7 +1,7 @@
 """Run coding agents through the proxy on a model that only writes text, and write what they did into the documentation.
 
-    python scripts/clients.py                     every agent (the first time 2 GB from npm and PyPI, into .build/clients)
-    python scripts/clients.py codex claude        some of them; the tables in the documentation are not written
+    python tests/external/clients.py                     every agent (the first time 2 GB from npm and PyPI, into .build/clients)
+    python tests/external/clients.py codex claude        some of them; the tables in the documentation are not written
 
 Each agent is started with the settings of ``patchbay proxy --print-env`` and given a task: read a file, change it, run a command. The
 upstream is scripted: it refuses tools and writes its calls as text, in the format of another model family at each step. Exit status 1
@@ -29,7 +29,7 @@ from patchbay.cli.children import listening
 from patchbay.cli.client_settings import client_settings
 from patchbay.testing import ScriptedUpstream
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build" / "clients"
 GUIDES = ROOT / "docs" / "guides"
 PAGE = GUIDES / "coding-agents.md"

@@ -1,4 +1,4 @@
-"""The coding agents that scripts/clients.py runs: their packages, the calls that the model writes for them, and their arguments."""
+"""The coding agents that tests/external/clients.py runs: their packages, the calls that the model writes for them, and their arguments."""
 
 from __future__ import annotations
 
