@@ -71,10 +71,10 @@ clients: .venv/.installed ## run coding agents and agent frameworks through the 
 	@$(BIN)/pytest tests/frameworks
 
 sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
-	@$(BIN)/python scripts/sdks.py
+	@$(BIN)/python tests/external/sdks.py
 
 conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (500 MB from npm and PyPI the first time)
-	@$(BIN)/python scripts/conformance.py
+	@$(BIN)/python tests/external/conformance.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py

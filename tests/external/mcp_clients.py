@@ -22,14 +22,13 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from coding_agents import AGENTS, Agent
+from pages import GUIDES, write_table
 
 from clients import LIMIT, install, program, version
 from patchbay.cli.children import listening
 from patchbay.cli.client_settings import client_settings
 from patchbay.testing import ScriptedUpstream
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "mcp-server.md"
-TABLE = re.compile(r"(<!-- mcp clients: begin -->\n).*?(<!-- mcp clients: end -->)", re.DOTALL)
 TASK = "Where is order 1234? Use the tool."
 NAME = re.compile(r"[\w-]*look_up_order\b")
 MOST_SEARCHES = 20
@@ -130,10 +129,8 @@ def main() -> int:
             done = run(agent, server.url)
             complete = complete and all(done)
             rows.append("| " + " | ".join([agent.title, version(agent), *("yes" if each else "**no**" for each in done)]) + " |")
-    table = "\n".join(["| client | version | calls the tool | reads its result |", "|---|---|---|---|", *rows])
-    print(table)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page), encoding="utf-8")
+    header = ["| client | version | calls the tool | reads its result |", "|---|---|---|---|"]
+    write_table(GUIDES / "mcp-server.md", "mcp clients", [*header, *rows])
     return 0 if complete else 1
 
 

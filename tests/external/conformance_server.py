@@ -1,7 +1,7 @@
 """The tools, prompts and resources that MCP's conformance suite asks a server for, on a tool server at a free port.
 
 The tools are tools of the registry; those that ask the client use the SDK's context of their request. Prompts, resources and completions
-are handlers of the SDK (``create_tools_app(extend_mcp=...)``). Run by scripts/conformance.py; the URL is printed.
+are handlers of the SDK (``create_tools_app(extend_mcp=...)``). Run by tests/external/conformance.py; the URL is printed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Foreign peers of MCP's conformance: clients that use the registry, and servers that ``patchbay serve`` and a ToolRunner mount.
 
 The Inspector and FastMCP are such clients, over HTTP and over stdio; FastMCP and the protocol's reference servers are such servers.
-Run by scripts/conformance.py.
+Run by tests/external/conformance.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from patchbay.cli.children import listening
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).parent
 FASTMCP = "fastmcp==4.1.2"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
@@ -40,7 +40,7 @@ PYTHON_PACKAGES: Final = (FASTMCP, TIME, GIT, FETCH)
 LIMIT = 120.0
 """Seconds for one program, and for all servers to be ready."""
 
-TOOLS = f"{ROOT / 'scripts' / 'conformance_server.py'}:TOOLS"
+TOOLS = f"{HERE / 'conformance_server.py'}:TOOLS"
 OVER_STDIO = [sys.executable, "-m", "patchbay", "mcp", "serve", "--tools", TOOLS]
 TEXT = "This is a simple text response for testing."
 
@@ -75,7 +75,7 @@ class Peers:
         self._modules = build / "node_modules"
         self._node = str(self._modules / ".bin" / "node")
         self._python = str(python)
-        self._fastmcp = [self._python, str(ROOT / "scripts" / "conformance_fastmcp.py")]
+        self._fastmcp = [self._python, str(HERE / "conformance_fastmcp.py")]
 
     def clients(self, url: str) -> dict[str, Scenarios]:
         """Return what clients of the registry at ``url``, and of its tools over stdio, have checked, by package."""

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of SDKs, which scripts/sdks.py runs: the proxies' URLs come in the environment."""
+"""Fixtures for the tests of SDKs, which tests/external/sdks.py runs: the proxies' URLs come in the environment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Try SDKs and agent frameworks of Python on the proxy, and write what passed into the documentation.
 
-    python scripts/sdks.py            (the first time it installs scripts/sdks/requirements.txt into .build/clients/sdks)
+    python tests/external/sdks.py            (the first time it installs tests/external/sdks/requirements.txt into .build/clients/sdks)
 
 Each is tried on a proxy before a model that only writes text and whose server refuses tools, and on one before a model with tool
 calls of its own: LangChain by the tests that it has for chat models. Exit status 1 where a test failed.
@@ -9,7 +9,6 @@ calls of its own: LangChain by the tests that it has for chat models. Exit statu
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,16 +19,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "sdks"))
 
 from model import Model
+from pages import GUIDES, make_environment, write_table
 
 from patchbay.cli.children import listening
 from patchbay.testing import ScriptedUpstream
 
-ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "scripts" / "sdks"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TESTS = HERE / "sdks"
 REQUIREMENTS = TESTS / "requirements.txt"
 VENV = ROOT / ".build" / "clients" / "sdks"
-PAGE = ROOT / "docs" / "guides" / "clients" / "sdks.md"
-TABLE = re.compile(r"(<!-- sdks: begin -->\n).*?(<!-- sdks: end -->)", re.DOTALL)
 LIMIT = 900.0
 """Seconds for all tests."""
 ROWS = [
@@ -51,9 +50,7 @@ def install() -> None:
     if stamp.exists() and stamp.read_bytes() == REQUIREMENTS.read_bytes():
         return
     print(f"installing {REQUIREMENTS.relative_to(ROOT)} into {VENV.relative_to(ROOT)}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
-    pip = [VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    subprocess.run([*pip, "-r", REQUIREMENTS], check=True)
+    make_environment(VENV, "-r", REQUIREMENTS)
     stamp.write_bytes(REQUIREMENTS.read_bytes())
 
 
@@ -111,10 +108,7 @@ def main() -> int:
             *(in_words(found.get(f"Test{name}{kind}", Counter())) for kind in ("Text", "Native")),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    table = "\n".join(lines)
-    print(table)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}{table}\n{match[2]}", page), encoding="utf-8")
+    write_table(GUIDES / "clients" / "sdks.md", "sdks", lines)
     complete = all(outcomes["passed"] and not outcomes["failed"] for outcomes in found.values()) and len(found) == 2 * len(ROWS)
     return 0 if complete else 1
 

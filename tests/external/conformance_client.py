@@ -2,7 +2,7 @@
 
 It logs in (OAuth) where a failure says so, as its user would, with a browser that agrees to everything.
 
-Run by the suite (scripts/conformance.py), with the URL of its server as the last argument.
+Run by the suite (tests/external/conformance.py), with the URL of its server as the last argument.
 """
 
 from __future__ import annotations

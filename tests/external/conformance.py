@@ -1,10 +1,10 @@
 """Run MCP's conformance suite and foreign peers on the registry and on its client, and write what passed into the documentation.
 
-    python scripts/conformance.py            everything (the first time 500 MB from npm and PyPI, into .build/conformance)
-    python scripts/conformance.py --details  each failed check of the suite as well
+    python tests/external/conformance.py            everything (the first time 500 MB from npm and PyPI, into .build/conformance)
+    python tests/external/conformance.py --details  each failed check of the suite as well
 
-The suite's tools are served through the registry (scripts/conformance_server.py), and its servers are mounted as any MCP server
-(scripts/conformance_client.py). The peers (scripts/conformance_peers.py) are the Inspector, FastMCP both ways, and the protocol's reference
+The suite's tools are served through the registry (tests/external/conformance_server.py), and its servers are mounted as any MCP server
+(tests/external/conformance_client.py). The peers (tests/external/conformance_peers.py) are the Inspector, FastMCP both ways, and the protocol's reference
 servers. No failure is expected: exit status 1 where a scenario fails.
 """
 
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance_peers import NPM_PACKAGES, PYTHON_PACKAGES, Peers, Scenarios
+from pages import GUIDES, make_environment, write_table
 
 from patchbay.cli.children import listening
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 BUILD = ROOT / ".build" / "conformance"
-PAGE = ROOT / "docs" / "guides" / "mcp-server.md"
-TABLE = re.compile(r"(<!-- conformance: begin -->\n).*?(<!-- conformance: end -->)", re.DOTALL)
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 PACKAGES = ("node@24", SUITE, *NPM_PACKAGES)
 PYTHON = BUILD / "venv" / "bin" / "python"
@@ -72,9 +72,7 @@ def install() -> None:
     print(f"installing {wanted} into {BUILD.relative_to(ROOT)}", flush=True)
     (BUILD / "package.json").write_text('{"private": true}', encoding="utf-8")
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES], cwd=BUILD, check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(BUILD / "venv")], check=True)
-    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-    subprocess.run([*pip, *PYTHON_PACKAGES], check=True)
+    make_environment(BUILD / "venv", *PYTHON_PACKAGES)
     stamp.write_text(wanted, encoding="utf-8")
 
 
@@ -90,7 +88,7 @@ def suite(*arguments: str) -> str:
 
 def run_client(revision: str, *, details: bool) -> Outcome:
     """Run the scenarios of the client for a revision of the protocol."""
-    program = f"{sys.executable} {ROOT / 'scripts' / 'conformance_client.py'}"
+    program = f"{sys.executable} {HERE / 'conformance_client.py'}"
     return run("client", revision, "--command", program, "--timeout", str(CLIENT_MILLISECONDS), details=details)
 
 
@@ -142,7 +140,7 @@ def main() -> int:
         return 1
     install()
     outcomes: dict[tuple[str, str], Outcome] = {}
-    with listening([sys.executable, str(ROOT / "scripts" / "conformance_server.py")], name="the server", timeout=60) as server:
+    with listening([sys.executable, str(HERE / "conformance_server.py")], name="the server", timeout=60) as server:
         for revision in REVISIONS:
             print(f"server, {revision} ...", flush=True)
             outcomes["server", revision] = run_server(revision, f"{server.url}/mcp", details=details)
@@ -158,10 +156,7 @@ def main() -> int:
     outcomes |= {("client", name): outcome_of(scenarios) for name, scenarios in servers.items()}
     rows = [row(half, other, outcome) for (half, other), outcome in outcomes.items()]
     head = ["| half | revision, or peer | scenarios | checks | also run, not required |", "|---|---|---|---|---|"]
-    table = "\n".join([*head, *rows])
-    print(table)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page), encoding="utf-8")
+    write_table(GUIDES / "mcp-server.md", "conformance", [*head, *rows])
     return 0 if all(outcome.is_complete for outcome in outcomes.values()) else 1
 
 
