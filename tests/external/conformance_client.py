@@ -103,7 +103,7 @@ async def main(url: str) -> int:
         print(said)
         if "patchbay mcp login" not in said:
             return 0 if is_ready else 1
-        await login(server, browse)
+        await login(server, browse, agree=lambda _: True)  # the suite's authorization servers have origins of their own
     return 1
 
 
