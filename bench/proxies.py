@@ -300,20 +300,19 @@ def _events(tools: Path) -> int:
 
 def section(names: Sequence[str], scenarios: Sequence[Scenario], effort: Effort, *, allowed: bool) -> Section:
     """Measure the programs of these names; ``allowed``: whether peers may be installed."""
-    outcome, programs = Outcome(), list[Program]()
     try:
         tools = install.load_tools()
     except UnavailableError as error:
-        return Section(list(verdicts(outcome, scenarios)), [f"Proxies: skipped, {error}"])
+        return Section(list(verdicts(Outcome(), scenarios)), [f"Proxies: skipped, {error}"])
+    programs, skipped = list[Program](), dict[str, str]()
     for name in names:
         try:
             programs.append(ROWS[name](allowed=allowed))
         except UnavailableError as error:
-            outcome.skipped[name] = str(error)
+            skipped[name] = str(error)
             say(f"{name}: skipped, {error}")
-    skipped = dict(outcome.skipped)
     outcome = measure(programs, scenarios, tools, effort)
-    outcome.skipped |= skipped
+    outcome.skipped.update(skipped)
     raw = {"programs": {program.name: program.version for program in programs}, **asdict(outcome)}
     return Section(list(verdicts(outcome, scenarios)), [table(outcome, programs, scenarios, effort.rounds)], {"proxy": raw})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.fidelity import corpora
-from bench.fidelity.corpora import at_least, at_most, no_slow_text, percent
+from bench.fidelity.corpora import count_at_most, no_slow_text, percent, share_at_least
 from bench.fidelity.readings import Cut, milliseconds, read
 from bench.report import Failure, Section, Verdict, markdown
 
@@ -79,8 +79,8 @@ def judge(line: str) -> Result:
     score = corpora.scorer(corpora.BFCL.parent)
     whole = read(row["text"], row["tools"], 0)
     calls = [(call.name, call.raw_arguments) for call in whole.reply.tool_calls]
-    told = [{"name": name, "arguments": arguments} for name, arguments in calls]
-    right, why = score.score_record(row, told)
+    found = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    right, why = score.score_record(row, found)
     cut = {cut: read(row["text"], row["tools"], cut) for cut in CUTS}
     return Result(
         row=row["id"],
@@ -106,9 +106,9 @@ def measure(*, jobs: int, sample: int, only: str) -> Section:
     results = corpora.judged(judge, corpora.BFCL, _label, jobs=jobs, sample=sample, only=only)
     count = _counted(results)
     verdicts = [
-        at_least("BFCL, calls right", ACC, count.acc),
-        at_most("BFCL, calls invented where the text holds none", SPURIOUS, count.spurious, of=count.quiet),
-        at_most("BFCL, calls missed where the text holds one", MISSED, count.missed, of=count.meant),
+        share_at_least("BFCL, calls right", ACC, count.acc),
+        count_at_most("BFCL, calls invented where the text holds none", SPURIOUS, count.spurious, of=count.quiet),
+        count_at_most("BFCL, calls missed where the text holds one", MISSED, count.missed, of=count.meant),
     ]
     return _section("BFCL", "bfcl", verdicts, results, count)
 
@@ -118,15 +118,17 @@ def measure_text(*, jobs: int, sample: int, only: str) -> Section:
     results = corpora.judged(judge, corpora.BFCL_TEXT, _label, jobs=jobs, sample=sample, only=only)
     count = _counted(results)
     title = "BFCL, text beside native calls"
-    verdicts = [at_least(f"{title}: calls right where due", TEXT_SHARE, count.acc, detail=f" of {count.due}")]
+    verdicts = [share_at_least(f"{title}: calls right where due", TEXT_SHARE, count.acc, detail=f" of {count.due}")]
     return _section(title, "bfcl-text", verdicts, results, count)
 
 
 def _section(title: str, part: str, verdicts: list[Verdict], results: Sequence[Result], count: Count) -> Section:
     names = {1: "pieces of 1", 4: "pieces of 4", "random": "pieces of random size"}
     rows = len(results)
-    verdicts += [at_most(f"{title}, rows that read otherwise in {names[cut]}", 0, count.differs[cut], of=rows) for cut in CUTS]
-    verdicts.append(at_most(f"{title}, exceptions", 0, count.errors, of=rows))
+    verdicts += [
+        count_at_most(f"{title}, rows that read otherwise in {names[cut]}", 0, count.differs[cut], of=rows) for cut in CUTS
+    ]
+    verdicts.append(count_at_most(f"{title}, exceptions", 0, count.errors, of=rows))
     verdicts.append(no_slow_text(title, [result.milliseconds for result in results]))
     models = {name: _counted(each for each in results if each.model == name) for name in sorted({each.model for each in results})}
     table = f"{title}, by model, {rows:,} texts (acc in % of the rows where calls are due).\n\n{_table(models)}"

@@ -89,12 +89,12 @@ def _shown(file: Path) -> str:
     return "../" + file.relative_to(ROOT.parent).as_posix()
 
 
-def at_least(what: str, bar: float, measured: float, *, detail: str = "") -> Verdict:
+def share_at_least(what: str, bar: float, measured: float, *, detail: str = "") -> Verdict:
     """The bar of a share, met from ``bar`` per cent on. Rounded down, so that a missed bar is never shown as met."""
     return Verdict(what, f"≥ {bar:g} %", f"{int(measured * 100) / 100:.2f} %{detail}", measured >= bar)
 
 
-def at_most(what: str, bar: int, measured: int, *, of: int | None = None) -> Verdict:
+def count_at_most(what: str, bar: int, measured: int, *, of: int | None = None) -> Verdict:
     """The bar of a count."""
     share = "" if of is None else f" of {of:,}"
     return Verdict(what, f"≤ {bar}" if bar else "0", f"{measured:,}{share}", measured <= bar)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.fidelity import corpora
-from bench.fidelity.corpora import at_least, at_most, no_slow_text, percent
+from bench.fidelity.corpora import count_at_most, no_slow_text, percent, share_at_least
 from bench.fidelity.readings import Cut, Reading, milliseconds, read
 from bench.report import Failure, Section, markdown
 from patchbay.formats.values.tool_names import UnknownTools
@@ -122,17 +122,17 @@ def _verdicts(results: Sequence[Result]) -> Iterable[Any]:
     for way, title in (("named", "Formats, named"), ("auto", "Formats, auto")):
         of_way = [result for result in results if result.way == way]
         clean = [result for result in of_way if result.cls == "clean"]
-        yield at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=_detail(clean, 0))
-        yield at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=_detail(of_way, 0))
+        yield share_at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=_detail(clean, 0))
+        yield share_at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=_detail(of_way, 0))
         if way == "named":
             share = percent(sum(result.all_right for result in of_way), len(of_way))
-            yield at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share, detail=_detail(of_way, 1))
+            yield share_at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share, detail=_detail(of_way, 1))
         for size in PIECES:
             differing = sum(size in result.differs for result in of_way)
-            yield at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
-        yield at_most(f"{title}: invalid JSON", 0, sum(result.why == "invalid_json" for result in of_way))
-        yield at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
-        yield at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
+            yield count_at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
+        yield count_at_most(f"{title}: invalid JSON", 0, sum(result.why == "invalid_json" for result in of_way))
+        yield count_at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
+        yield count_at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
     yield no_slow_text("Formats", [result.milliseconds for result in results])
 
 
@@ -156,11 +156,11 @@ def _table(results: Sequence[Result]) -> str:
         groups[f"`{name}`"] = [result for result in results if result.format == name]
 
     def cells(chosen: list[Result]) -> list[str]:
-        told = []
+        shown = []
         for way in WAYS:
             of_way = [result for result in chosen if result.way == way]
-            told.append(f"{sum(result.right for result in of_way)} ({sum(result.all_right for result in of_way)})")
-        return [str(len(chosen) // len(WAYS)), *told, str(sum(bool(result.differs) for result in chosen))]
+            shown.append(f"{sum(result.right for result in of_way)} ({sum(result.all_right for result in of_way)})")
+        return [str(len(chosen) // len(WAYS)), *shown, str(sum(bool(result.differs) for result in chosen))]
 
     return markdown(
         ["format", "texts", "named", "auto", "differs in pieces"],

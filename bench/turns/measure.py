@@ -64,9 +64,9 @@ def rows() -> tuple[Row, ...]:
     """The rows in memory, in the order of the table."""
     ours = patchbay.__version__
     return (
-        Row(BY_HAND, "bench.turns.own:ByHand", ""),
-        Row(RUNNER, "bench.turns.own:OfRunner", ours),
-        Row(AGENT, "bench.turns.own:OfAgent", ours),
+        Row(BY_HAND, "bench.turns.own:ByHandTurns", ""),
+        Row(RUNNER, "bench.turns.own:RunnerTurns", ours),
+        Row(AGENT, "bench.turns.own:AgentTurns", ours),
         *(Row(name, f"bench.turns.peer_{module}:Row", install.pinned(name), name) for name, module in PEERS.items()),
     )
 

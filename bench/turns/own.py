@@ -31,7 +31,7 @@ class FakeModel:
         yield ModelReply(Reply(None, tool_calls=calls), "tool_calls")
 
 
-class ByHand(cases.Turns):
+class ByHandTurns(cases.Turns):
     """A loop by hand, the lower bound: dicts and ``asyncio.gather``, no validation, no events, no session."""
 
     checks = False
@@ -63,7 +63,7 @@ class ByHand(cases.Turns):
         return {"text": None, "calls": [{"id": f"c{n}", "name": "noop", "arguments": self.arguments(n)} for n in numbers]}
 
 
-class OfRunner(cases.Turns):
+class RunnerTurns(cases.Turns):
     """The loop and the executor alone, without sessions and agents."""
 
     def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
@@ -77,7 +77,7 @@ class OfRunner(cases.Turns):
         return result.content
 
 
-class OfAgent(cases.Turns):
+class AgentTurns(cases.Turns):
     """An agent with its runner: sessions, state, events. Each turn is in a new session, which the runner makes."""
 
     def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:

@@ -184,11 +184,11 @@ def test_filter_without_a_matching_row_is_an_error(corpus):
 
 
 def test_shares_are_rounded_down():
-    verdict = corpora.at_least("x", 97.0, 96.9999)
+    verdict = corpora.share_at_least("x", 97.0, 96.9999)
     assert ("96.99 %", False) == (verdict.measured, verdict.met)
-    assert corpora.at_least("x", 97.0, 97.0).met
-    assert corpora.at_most("x", 0, 0).met
-    assert not corpora.at_most("x", 0, 1).met
+    assert corpora.share_at_least("x", 97.0, 97.0).met
+    assert corpora.count_at_most("x", 0, 0).met
+    assert not corpora.count_at_most("x", 0, 1).met
     assert not corpora.no_slow_text("x", [1.0, 5.1]).met
 
 

@@ -16,7 +16,7 @@ from bench.report import Verdict
 from bench.turns import measure, process
 from bench.turns.cases import CASES, CLIENT_CASES, FOUR, LARGE, MANY, ONE, SIXTEEN, SMALL, Turns
 from bench.turns.measure import AGENT, BARE_CLIENT, BY_HAND, CLIENT_OURS, PEERS, RUNNER, Effort, Figures, Outcome, Row
-from bench.turns.own import ByHand, OfAgent, OfRunner
+from bench.turns.own import AgentTurns, ByHandTurns, RunnerTurns
 
 LITTLE = Effort(processes=2, warm=1, turns=3)
 
@@ -35,7 +35,7 @@ def outcome_of(ours: Figures) -> Outcome:
     return Outcome({AGENT: ours, **peers})
 
 
-@pytest.mark.parametrize("row", [ByHand, OfRunner, OfAgent])
+@pytest.mark.parametrize("row", [ByHandTurns, RunnerTurns, AgentTurns])
 def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
     found = process.measure(row, warm=1, turns=2)
     assert [case.name for case in CASES] == list(found["microseconds"])
@@ -43,7 +43,7 @@ def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
 
 
 def test_a_row_is_measured_in_its_own_processes() -> None:
-    outcome = measure.measure([local_row("ours", "bench.turns.own:OfAgent")], replace(LITTLE, processes=1), allowed=False)
+    outcome = measure.measure([local_row("ours", "bench.turns.own:AgentTurns")], replace(LITTLE, processes=1), allowed=False)
     assert {} == outcome.skipped
     assert [1] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
 
@@ -76,7 +76,7 @@ def _shown(verdict: Verdict) -> tuple[str, str, bool | None]:
     return verdict.bar, verdict.measured, verdict.met
 
 
-class OneCallShort(ByHand):
+class OneCallShort(ByHandTurns):
     """Does one call less than it was asked for."""
 
     async def turn(self) -> object:
@@ -85,7 +85,7 @@ class OneCallShort(ByHand):
         return text
 
 
-class ExtraRequest(ByHand):
+class ExtraRequest(ByHandTurns):
     """Asks the model once too often."""
 
     async def turn(self) -> object:
@@ -93,7 +93,7 @@ class ExtraRequest(ByHand):
         return await super().turn()
 
 
-class WithoutAnswer(ByHand):
+class WithoutAnswer(ByHandTurns):
     """Does not say what the model said."""
 
     async def turn(self) -> object:
@@ -101,7 +101,7 @@ class WithoutAnswer(ByHand):
         return ""
 
 
-class WithoutValidation(ByHand):
+class WithoutValidation(ByHandTurns):
     """Says that it checks arguments, and does not."""
 
     checks = True
@@ -123,7 +123,7 @@ def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
 
 def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measured() -> None:
     broken = local_row("broken", "bench.turns.nowhere:Row")
-    outcome = measure.measure([broken, local_row("floor", "bench.turns.own:ByHand")], LITTLE, allowed=False)
+    outcome = measure.measure([broken, local_row("floor", "bench.turns.own:ByHandTurns")], LITTLE, allowed=False)
     assert ["floor"] == list(outcome.figures)
     assert {"broken": "ModuleNotFoundError: No module named 'bench.turns.nowhere'"} == outcome.skipped
 
@@ -143,7 +143,7 @@ def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", hang)
     with pytest.raises(UnavailableError, match="did not end within 180 s"):
-        measure.run_process(Path(sys.executable), "bench.turns.own:ByHand", LITTLE)
+        measure.run_process(Path(sys.executable), "bench.turns.own:ByHandTurns", LITTLE)
 
 
 def test_every_peer_has_its_module_and_its_pins() -> None:
@@ -185,7 +185,7 @@ def test_table_has_the_figures_of_each_row() -> None:
 
 
 def test_turns_can_be_selected_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(measure, "rows", lambda: (local_row(BY_HAND, "bench.turns.own:ByHand"),))
+    monkeypatch.setattr(measure, "rows", lambda: (local_row(BY_HAND, "bench.turns.own:ByHandTurns"),))
     monkeypatch.setattr(measure, "QUICK", LITTLE)
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)  # this process keeps its own handlers
     assert 0 == bench.main(["--only", "turns", "--quick", "--no-install"])
