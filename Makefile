@@ -64,17 +64,17 @@ guards: .venv/.installed ## break each check of tests/guards.toml once, and expe
 	@$(BIN)/python scripts/guards.py $(GUARDS)
 
 clients: .venv/.installed ## run coding agents and agent frameworks through the proxy on a text-only model (2 GB from npm and PyPI the first time)
-	@$(BIN)/python scripts/clients.py
-	@$(BIN)/python scripts/mcp_clients.py
+	@$(BIN)/python tests/external/clients.py
+	@$(BIN)/python tests/external/mcp_clients.py
 	@test -x .build/frameworks/bin/python || $(PYTHON) -m venv .build/frameworks
 	@.build/frameworks/bin/python -m pip --disable-pip-version-check -qq install -r tests/frameworks/requirements.txt
 	@$(BIN)/pytest tests/frameworks
 
 sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the proxy (400 MB from PyPI the first time)
-	@$(BIN)/python scripts/sdks.py
+	@$(BIN)/python tests/external/sdks.py
 
 conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (500 MB from npm and PyPI the first time)
-	@$(BIN)/python scripts/conformance.py
+	@$(BIN)/python tests/external/conformance.py
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py

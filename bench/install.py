@@ -6,7 +6,6 @@ Everything goes into the git-ignored build folder, once; a stamp with the hash o
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -56,11 +55,6 @@ def node_peers(*, allowed: bool) -> Path:
     return folder / "node_modules"
 
 
-def litellm(*, allowed: bool) -> Path:
-    """The ``bin`` folder of LiteLLM's own virtual environment."""
-    return environment("litellm", allowed=allowed)
-
-
 def environment(name: str, *, allowed: bool) -> Path:
     """The ``bin`` folder of a virtual environment with a Python peer alone, as ``peers/NAME.txt`` pins it."""
     folder = BUILD / name
@@ -78,31 +72,6 @@ def pinned(name: str) -> str:
     """The version of a Python peer that its file of pins names."""
     pins = (PEERS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return next(pin.removeprefix(f"{name}==") for pin in pins if pin.startswith(f"{name}=="))
-
-
-def nginx(*, allowed: bool) -> Path:
-    """An nginx: the machine's own, or Debian's package unpacked (not installed: nothing is started, nothing changes)."""
-    found = shutil.which("nginx")
-    if found is not None:
-        return Path(found)
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise UnavailableError("nginx is not installed, and there is no apt-get to fetch it with")
-    folder = BUILD / "nginx"
-
-    def build() -> None:
-        try:
-            _run(["apt-get", "download", "nginx"], cwd=folder)
-        except UnavailableError:
-            if os.geteuid() != 0:
-                raise
-            _run(["apt-get", "update"])  # a new machine has no package lists yet
-            _run(["apt-get", "download", "nginx"], cwd=folder)
-        for package in folder.glob("nginx_*.deb"):
-            _run(["dpkg-deb", "-x", str(package), str(folder)])
-        _run([str(folder / "usr" / "sbin" / "nginx"), "-v"])  # fails where a library it needs is missing
-
-    _once(folder, [], build, allowed=allowed)
-    return folder / "usr" / "sbin" / "nginx"
 
 
 def _once(folder: Path, recipe: Sequence[Path], build: Callable[[], None], *, allowed: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +21,6 @@ from bench import install
 from bench.places import UnavailableError
 
 OURS = "patchbay"
-OURS_AUTO = "patchbay (auto)"
 ORIGINAL = "llm-tool-proxy"
 LITELLM = "LiteLLM"
 NGINX = "nginx"
@@ -59,23 +59,20 @@ class Maker(Protocol):
     def __call__(self, *, allowed: bool) -> Program: ...
 
 
-def _patchbay(mode: str) -> Maker:
-    def make(*, allowed: bool) -> Program:  # noqa: ARG001 - it is never installed from here
-        script = Path(sys.executable).with_name("patchbay")
-        if not script.exists():
-            raise UnavailableError("patchbay is not installed in this environment")
-        return Program(
-            name=OURS if mode == "text" else f"{OURS} ({mode})",
-            version=patchbay.__version__,
-            command=lambda place: [
-                *(str(script), "proxy", "--upstream", place.upstream, "--port", str(place.port)),
-                *("--workers", "1", "--tools", mode),
-            ],
-            ready_path="/health",
-            parses=True,
-        )
-
-    return make
+def _patchbay(*, allowed: bool) -> Program:  # noqa: ARG001 - it is never installed from here
+    script = Path(sys.executable).with_name("patchbay")
+    if not script.exists():
+        raise UnavailableError("patchbay is not installed in this environment")
+    return Program(
+        name=OURS,
+        version=patchbay.__version__,
+        command=lambda place: [
+            *(str(script), "proxy", "--upstream", place.upstream, "--port", str(place.port)),
+            *("--workers", "1", "--tools", "text"),
+        ],
+        ready_path="/health",
+        parses=True,
+    )
 
 
 def _llm_tool_proxy(*, allowed: bool) -> Program:
@@ -99,15 +96,11 @@ model_list:
       model: openai/scripted
       api_base: {upstream}
       api_key: none
-      use_chat_completions_api: true
-litellm_settings:
-  use_chat_completions_url_for_anthropic_messages: true
 """
-"""The last three lines tell its front-ends that the upstream has chat completions only."""
 
 
 def _litellm(*, allowed: bool) -> Program:
-    binaries = install.litellm(allowed=allowed)
+    binaries = install.environment("litellm", allowed=allowed)
 
     def command(place: Place) -> list[str]:
         config = place.folder / "litellm.yaml"
@@ -166,8 +159,10 @@ http {{
 """
 
 
-def _nginx(*, allowed: bool) -> Program:
-    binary = install.nginx(allowed=allowed)
+def _nginx(*, allowed: bool) -> Program:  # noqa: ARG001 - the machine's own
+    binary = shutil.which("nginx")
+    if binary is None:
+        raise UnavailableError("nginx is not installed")
 
     def command(place: Place) -> list[str]:
         # Started as root it would give its workers to a user who may not read the build folder.
@@ -176,11 +171,11 @@ def _nginx(*, allowed: bool) -> Program:
         config.write_text(
             _NGINX_CONFIG.format(folder=place.folder, port=place.port, upstream_port=place.upstream_port, user=user)
         )
-        return [str(binary), "-p", str(place.folder), "-c", str(config), "-e", "stderr"]
+        return [binary, "-p", str(place.folder), "-c", str(config), "-e", "stderr"]
 
     return Program(
         name=NGINX,
-        version=_ask([str(binary), "-v"]).rpartition("/")[2],
+        version=_ask([binary, "-v"]).rpartition("/")[2],
         command=command,
         ready_path="/health",
         parses=False,  # it decodes nothing: the floor of what passing bytes on costs
@@ -188,8 +183,7 @@ def _nginx(*, allowed: bool) -> Program:
 
 
 ROWS: dict[str, Maker] = {
-    OURS: _patchbay("text"),
-    OURS_AUTO: _patchbay("auto"),
+    OURS: _patchbay,
     ORIGINAL: _llm_tool_proxy,
     LITELLM: _litellm,
     NGINX: _nginx,

@@ -13,15 +13,16 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from bench import install
 from bench.places import BUILD, UnavailableError, say
 from bench.processes import Running, free_port, server
-from bench.programs import Place, Program
+from bench.programs import LITELLM, NGINX, ORIGINAL, OURS, ROWS, Place, Program
+from bench.report import NOT_MEASURED, Section, Verdict, at_most, between, machine, markdown, ratio
 
 _SETTLE = 0.1
 """Seconds between the load's end and the second reading: some programs do their bookkeeping after the answer."""
@@ -30,10 +31,7 @@ _MEMORY_EVERY = 0.05
 
 @dataclass(frozen=True)
 class Scenario:
-    """One kind of load. ``gap_us`` is the time between two events of a stream (0: all at once), ``most`` bounds a turn's answers.
-
-    An answer with calls holds ``call``, a stream ``end``. The scenarios of a ``group`` take turns as programs do.
-    """
+    """One kind of load. ``gap_us`` is the time between two events of a stream (0: all at once), ``most`` bounds a turn's answers."""
 
     name: str
     title: str
@@ -43,10 +41,6 @@ class Scenario:
     gap_us: int
     stream: bool
     most: int
-    path: str = "/v1/chat/completions"
-    call: str = "tool_calls"
-    end: str = "[DONE]"
-    group: str = ""
 
     @property
     def upstream(self) -> str:
@@ -84,7 +78,18 @@ PACED = Scenario(
     stream=True,
     most=64,
 )
-SCENARIOS = (REQUEST, STREAM, PACED)
+SCENARIOS = {scenario.name: scenario for scenario in (REQUEST, STREAM, PACED)}
+RATIOS = (
+    (REQUEST, ORIGINAL, 0.45),
+    (REQUEST, LITELLM, 1 / 50),
+    (STREAM, ORIGINAL, 0.5),
+    (STREAM, LITELLM, 1 / 100),
+    (STREAM, NGINX, 5.0),
+    (PACED, ORIGINAL, 0.55),
+)
+"""Scenario, peer, and how much of the peer's CPU time ours may cost at most."""
+MEGABYTES = 80.0
+READY_SECONDS = 1.0
 
 
 @dataclass
@@ -95,7 +100,6 @@ class Figures:
     scenario: str
     cpu_us: list[float] = field(default_factory=list)
     rss_megabytes: list[float] = field(default_factory=list)
-    loads: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
 
     @property
@@ -117,6 +121,11 @@ class Outcome:
     ready_seconds: dict[str, list[float]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
+    def cpu(self, program: str, scenario: Scenario) -> float | None:
+        """The CPU time of one cell; None as ``find``."""
+        figures = self.find(program, scenario)
+        return None if figures is None else figures.cpu
+
     def find(self, program: str, scenario: Scenario) -> Figures | None:
         """The figures of one cell; None where it was not measured or its answers were wrong."""
         for figures in self.figures:
@@ -127,15 +136,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done. Seconds of CPU time: what a warm-up burns at least, and what one turn should burn.
+    """How much is done. Seconds of CPU time: what a warm-up burns at least, and what one turn should burn."""
 
-    ``slow_paced``: whether the slow programs take part in the paced scenario, where no bar asks for them.
-    """
+    rounds: int = 5
+    warm_seconds: float = 2.5
+    turn_seconds: float = 0.6
 
-    rounds: int
-    warm_seconds: float
-    turn_seconds: float
-    slow_paced: bool = True
+
+QUICK = Effort(rounds=3, warm_seconds=2.0, turn_seconds=0.3)
 
 
 def measure(programs: Sequence[Program], scenarios: Sequence[Scenario], tools: Path, effort: Effort) -> Outcome:
@@ -144,11 +152,10 @@ def measure(programs: Sequence[Program], scenarios: Sequence[Scenario], tools: P
     for kind in dict.fromkeys(scenario.upstream for scenario in scenarios):
         chosen = [scenario for scenario in scenarios if scenario.upstream == kind]
         with _upstream(kind, chosen[0].gap_us, tools) as port, ExitStack() as started:
-            invited = [program for program in programs if kind == "burst" or effort.slow_paced or not program.slow]
-            servers = _start(invited, kind, port, started, outcome)
-            for group in dict.fromkeys(scenario.group or scenario.name for scenario in chosen):
-                together = [scenario for scenario in chosen if group in (scenario.group, scenario.name)]
-                outcome.figures += _take_turns(servers, together, tools, effort)
+            # No bar asks for a slow program in the paced scenario, which would take minutes.
+            servers = _start([each for each in programs if kind == "burst" or not each.slow], kind, port, started, outcome)
+            for scenario in chosen:
+                outcome.figures += _take_turns(servers, scenario, tools, effort)
     return outcome
 
 
@@ -198,37 +205,30 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _take_turns(
-    servers: Sequence[tuple[Program, Running]], scenarios: Sequence[Scenario], tools: Path, effort: Effort
-) -> list[Figures]:
-    table = [
-        (program, running, scenario, Figures(program.name, scenario.name))
-        for program, running in servers
-        for scenario in scenarios
-    ]
-    counts: dict[int, int] = {}
+def _take_turns(servers: Sequence[tuple[Program, Running]], scenario: Scenario, tools: Path, effort: Effort) -> list[Figures]:
+    found = [Figures(program.name, scenario.name) for program, _ in servers]
+    counts: dict[str, int] = {}
     for number in range(effort.rounds + 1):
-        for program, running, scenario, figures in table:
+        for (program, running), figures in zip(servers, found, strict=True):
             if figures.problem:
                 continue
             try:
                 if number == 0:
                     say(f"{scenario.name}: warming up {program.name} ...")
-                    counts[id(figures)] = _warm_up(program, running, scenario, tools, effort)
+                    counts[program.name] = _warm_up(program, running, scenario, tools, effort)
                     continue
-                turn = _turn(program, running, scenario, tools, counts[id(figures)])
+                turn = _turn(program, running, scenario, tools, counts[program.name])
             except UnavailableError as error:
                 figures.problem = str(error)
                 say(f"  {figures.problem}")
                 continue
             figures.cpu_us.append(turn.cpu_us)
             figures.rss_megabytes.append(turn.rss_megabytes)
-            figures.loads.append(turn.load)
             say(
                 f"{scenario.name} {number}/{effort.rounds} {program.name:16} {turn.cpu_us:10.1f} {scenario.unit}"
                 f"  ({turn.answers} answers, {turn.rss_megabytes:.0f} MB)"
             )
-    return [figures for *_, figures in table]
+    return found
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,6 @@ class _Turn:
     cpu_us: float
     rss_megabytes: float
     answers: int
-    load: dict[str, Any]
 
 
 def _warm_up(program: Program, running: Running, scenario: Scenario, tools: Path, effort: Effort) -> int:
@@ -263,10 +262,10 @@ def whole_rounds(answers: float, scenario: Scenario) -> int:
 
 def _turn(program: Program, running: Running, scenario: Scenario, tools: Path, answers: int) -> _Turn:
     argv = [
-        *(str(tools / "load"), str(running.port), scenario.path, str(tools / "canned" / scenario.body)),
+        *(str(tools / "load"), str(running.port), "/v1/chat/completions", str(tools / "canned" / scenario.body)),
         *(str(scenario.connections), str(answers)),
-        *(["-s", "-x", scenario.end] if scenario.stream else []),
-        *(["-x", scenario.call] if program.parses else []),
+        *(["-s", "-x", "[DONE]"] if scenario.stream else []),
+        *(["-x", "tool_calls"] if program.parses else []),
     ]
     before = running.cpu_seconds()
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -291,7 +290,7 @@ def _turn(program: Program, running: Running, scenario: Scenario, tools: Path, a
         # A proxy that answers wrongly may well be quick: its figures would mean nothing.
         raise UnavailableError(f"{load['bad']} of {answers} answers were wrong, the first: {load['first_bad'][:300]}")
     parts = answers * (_events(tools) if scenario.gap_us else 1)
-    return _Turn(spent, spent / parts * 1e6, memory, answers, load)
+    return _Turn(spent, spent / parts * 1e6, memory, answers)
 
 
 def _events(tools: Path) -> int:
@@ -299,20 +298,69 @@ def _events(tools: Path) -> int:
     return (tools / "canned" / "stream_ts.sse").read_bytes().count(b"data: ")
 
 
-def raw(outcome: Outcome) -> Mapping[str, Any]:
-    """The outcome as JSON, every round of it."""
-    return {
-        "figures": [
-            {
-                "program": figures.program,
-                "scenario": figures.scenario,
-                "cpu_us": figures.cpu_us,
-                "rss_megabytes": figures.rss_megabytes,
-                "problem": figures.problem,
-                "loads": figures.loads,
-            }
-            for figures in outcome.figures
-        ],
-        "ready_seconds": outcome.ready_seconds,
-        "skipped": outcome.skipped,
-    }
+def section(names: Sequence[str], scenarios: Sequence[Scenario], effort: Effort, *, allowed: bool) -> Section:
+    """Measure the programs of these names; ``allowed``: whether peers may be installed."""
+    try:
+        tools = install.load_tools()
+    except UnavailableError as error:
+        return Section(list(verdicts(Outcome(), scenarios)), [f"Proxies: skipped, {error}"])
+    programs, skipped = list[Program](), dict[str, str]()
+    for name in names:
+        try:
+            programs.append(ROWS[name](allowed=allowed))
+        except UnavailableError as error:
+            skipped[name] = str(error)
+            say(f"{name}: skipped, {error}")
+    outcome = measure(programs, scenarios, tools, effort)
+    outcome.skipped.update(skipped)
+    raw = {"programs": {program.name: program.version for program in programs}, **asdict(outcome)}
+    return Section(list(verdicts(outcome, scenarios)), [table(outcome, programs, scenarios, effort.rounds)], {"proxy": raw})
+
+
+def verdicts(outcome: Outcome, scenarios: Sequence[Scenario]) -> Iterator[Verdict]:
+    """The bars of these scenarios."""
+    for scenario, peer, limit in RATIOS:
+        if scenario in scenarios:
+            what = f"{scenario.title}: CPU beside {peer}"
+            yield ratio(what, outcome.cpu(OURS, scenario), outcome.cpu(peer, scenario), limit, fraction=limit < 0.1)
+    if PACED in scenarios:
+        paced = outcome.find(OURS, PACED)
+        yield at_most("Memory with 64 open streams, one worker", None if paced is None else paced.memory, MEGABYTES, "MB")
+    ready = outcome.ready_seconds.get(OURS)
+    yield at_most("patchbay proxy, spawn to the first 200 on /health", min(ready) if ready else None, READY_SECONDS, "s")
+
+
+def table(outcome: Outcome, programs: Sequence[Program], scenarios: Sequence[Scenario], rounds: int) -> str:
+    """CPU time and memory, a column for each program."""
+
+    def row(title: str, cell: Callable[[Program], str | None]) -> list[str]:
+        return [title, *(cell(program) or NOT_MEASURED for program in programs)]
+
+    def cpu(scenario: Scenario) -> Callable[[Program], str | None]:
+        def cell(program: Program) -> str | None:
+            figures = outcome.find(program.name, scenario)
+            return None if figures is None else between(figures.cpu_us)
+
+        return cell
+
+    def memory(program: Program) -> str | None:
+        figures = outcome.find(program.name, PACED)
+        return None if figures is None else f"{figures.memory:.0f}"
+
+    def ready(program: Program) -> str | None:
+        seconds = outcome.ready_seconds.get(program.name)
+        return f"{min(seconds):.2f}" if seconds else None
+
+    rows = [row(f"{scenario.title}: CPU {scenario.unit}", cpu(scenario)) for scenario in scenarios]
+    rows += [row("Memory with 64 open streams, MB", memory)] if PACED in scenarios else []
+    rows.append(row("Spawn to first 200, s", ready))
+    lines = [
+        f"Proxies: CPU time of the whole process tree, median of {rounds} alternating rounds [least–most]. {machine()}.",
+        "",
+        markdown(["", *(f"{program.name} {program.version}" for program in programs)], rows),
+    ]
+    lines += [f"\n{name}: skipped, {reason}" for name, reason in outcome.skipped.items()]
+    lines += [
+        f"\n{figures.program}, {figures.scenario}: left out, {figures.problem}" for figures in outcome.figures if figures.problem
+    ]
+    return "\n".join(lines)

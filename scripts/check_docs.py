@@ -11,7 +11,6 @@ What is checked, in every page:
 - the text between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is the command's output, and between ``<!-- table: NAME -->`` and
   ``<!-- end -->`` a table of ``reference.py``.
 - relative links and anchors lead somewhere.
-- the recorded data and the charts of the benchmark tables agree with the tables.
 - tables of ``make bench`` and ``make fidelity`` name the commit that was measured, and the measured code is still much like it.
 """
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
 import os
 import re
 import shlex
@@ -251,23 +249,6 @@ def check_tables(text: str) -> Iterator[str]:
                 print(f"note: the tables of {suite}: {note}", file=sys.stderr)
 
 
-def check_charts() -> Iterator[str]:
-    """Compare the recorded data with the tables, and the charts with the data."""
-    sys.path.insert(0, str(ROOT))
-    from bench import charts, places
-
-    for suite, page in places.PAGES.items():
-        found = next((each for each in TABLES.finditer(page.read_text(encoding="utf-8")) if each["suite"] == suite), None)
-        if found is None or not found["body"].strip():
-            continue
-        data = charts.recorded(suite, found["body"])
-        if data != json.loads((charts.DATA / f"{suite}.json").read_text(encoding="utf-8")):
-            yield f"docs/project/data/{suite}.json differs from the tables of {page.name}"
-        for name, svg in charts.charts_of(data):
-            if (charts.CHARTS / f"{name}.svg").read_text(encoding="utf-8") != svg:
-                yield f"docs/project/charts/{name}.svg is outdated: python -m bench.charts"
-
-
 def in_history(commit: str, root: Path = ROOT) -> bool:
     """Return whether HEAD descends from ``commit``."""
     return run(["git", "-C", str(root), "merge-base", "--is-ancestor", commit, "HEAD"]).returncode == 0
@@ -293,7 +274,7 @@ def main() -> None:
     if "--write" in sys.argv[1:]:
         for page in PAGES:
             write_generated(page)
-    problems = [*check_charts()]
+    problems: list[str] = []
     with ExitStack() as stack:
         upstream = stack.enter_context(ScriptedUpstream(ContractModel(), tools="refuse"))
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]

@@ -26,6 +26,8 @@ from executor.virtual_time import jump_run
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.processes import listening
 
+collect_ignore = ["external"]  # what runs foreign programs: make clients, make sdks, make conformance
+
 # Servers of tests must not mount the MCP servers of the developer who runs the tests.
 _config_home = tempfile.TemporaryDirectory(prefix="patchbay-tests-")
 os.environ["XDG_CONFIG_HOME"] = _config_home.name

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import table
-from bench.fidelity import bfcl, formats, linear, search, speed
-from bench.fidelity.section import Failure, Section, not_measured
-from bench.places import UnavailableError, check_writable, say, write_tables
+from bench import report
+from bench.fidelity import bfcl, cost, formats
+from bench.places import PROJECT, UnavailableError, say
+from bench.report import Failure, Section, Verdict
 
-_HEADLINES = ("Formats, named: calls right, clean texts", "BFCL, calls right")
+PAGE = PROJECT / "fidelity.md"
+HEADLINES = ("Formats, named: calls right, clean texts", "BFCL, calls right")
 """The bars that README.md shows."""
 
 _EXAMPLES = """\
@@ -24,7 +25,6 @@ examples:
   python -m bench.fidelity --sample 500                    so many rows of each corpus, to see what a change did
   python -m bench.fidelity --only formats --fails 5        one part, and the first rows that it got wrong
   python -m bench.fidelity --only formats --rows kimi_k2 --fails 50
-  python -m bench.fidelity --only speed --only linear --rows glm --full
   python -m bench.fidelity --write --json figures.json      renew docs/project/fidelity.md and README.md
 """
 
@@ -32,13 +32,24 @@ examples:
 class _Options(argparse.Namespace):
     only: list[str]
     rows: str
-    by: str
     sample: int
     jobs: int
     fails: int
-    full: bool
     json: Path | None
     write: bool
+
+
+def _of_corpus(measure: Callable[..., Section]) -> Callable[[_Options], Section]:
+    return lambda options: measure(jobs=options.jobs, sample=options.sample, only=options.rows)
+
+
+PARTS: dict[str, Callable[[_Options], Section]] = {
+    "formats": _of_corpus(formats.measure),
+    "bfcl": _of_corpus(bfcl.measure),
+    "bfcl-text": _of_corpus(bfcl.measure_text),
+    "linear": lambda options: cost.measure_growth(only=options.rows),
+    "speed": lambda _: cost.measure_speed(),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,64 +74,18 @@ def _measure(options: _Options) -> None:
             total.add(part(options))
         except UnavailableError as error:
             say(f"{name}: skipped, {error}")
-            total.verdicts.append(not_measured(f"{name}: skipped", "–", str(error)))
-    text = "\n\n".join([_heading(options), table.bars(total.verdicts), *total.tables])
-    print("\n\n".join([text, *total.details]) if options.full else text)
-    for failure in total.failures[: options.fails] if options.fails else []:
+            total.verdicts.append(Verdict(f"{name}: skipped", "–", str(error), None))
+    some = " Only some of the rows: to see what a change did, not to quote." if options.sample or options.rows else ""
+    heading = f"Fidelity: the parser on recorded texts. {report.tree()}{some}"
+    text = f"{heading}\n\n{report.bars(total.verdicts)}"
+    print("\n\n".join([text, *total.tables]))
+    for failure in total.failures[: options.fails]:
         print(_shown(failure))
     if options.json:
-        raw = total.raw | {
-            "machine": table.machine(),
-            "sample": options.sample,
-            "bars": [{"what": v.what, "bar": v.bar, "measured": v.measured, "met": v.met} for v in total.verdicts],
-            "failures": [vars(failure) for failure in total.failures],
-        }
-        options.json.write_text(json.dumps(raw, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        total.write_raw(options.json, sample=options.sample)
     if options.write:
-        text = "\n\n".join([_heading(options), table.bars(total.verdicts)])
-        write_tables("fidelity", text, table.headlines(total.verdicts, _HEADLINES))
+        report.write_tables("fidelity", PAGE, text, total.verdicts, HEADLINES)
     say(f"done in {time.monotonic() - began:.0f} s")
-
-
-def _bfcl(options: _Options) -> Section:
-    return bfcl.measure(jobs=options.jobs, sample=options.sample, only=options.rows, by=options.by)
-
-
-def _bfcl_text(options: _Options) -> Section:
-    return bfcl.measure_text(jobs=options.jobs, sample=options.sample, only=options.rows, by=options.by)
-
-
-def _formats(options: _Options) -> Section:
-    return formats.measure(jobs=options.jobs, sample=options.sample, only=options.rows)
-
-
-def _linear(options: _Options) -> Section:
-    return linear.measure(only=options.rows)
-
-
-def _speed(options: _Options) -> Section:
-    return speed.measure(only=options.rows)
-
-
-def _search(_options: _Options) -> Section:
-    return search.measure()
-
-
-PARTS: dict[str, Callable[[_Options], Section]] = {
-    "formats": _formats,
-    "bfcl": _bfcl,
-    "bfcl-text": _bfcl_text,
-    "linear": _linear,
-    "speed": _speed,
-    "search": _search,
-}
-
-
-def _heading(options: _Options) -> str:
-    caution = ""
-    if options.sample or options.rows:
-        caution = " Only some of the rows: to see what a change did, not to quote."
-    return f"Fidelity: what the parser makes of recorded texts. {table.tree()}{caution}"
 
 
 def _shown(failure: Failure) -> str:
@@ -133,7 +98,7 @@ def _shown(failure: Failure) -> str:
 def _arguments(argv: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.fidelity",
-        description="Measure what the parser makes of recorded texts, how its cost grows, and how fast it is.",
+        description="Measure how the parser reads recorded texts, how its cost grows, and how fast it is.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -141,21 +106,16 @@ def _arguments(argv: Sequence[str] | None) -> _Options:
     add = parser.add_argument
     add("--only", action="append", default=[], choices=PARTS, metavar="PART", help=f"only this part: {names} (may be repeated)")
     add("--rows", default="", metavar="WORD", help="only the rows with this in their id, format, model or class")
-    add("--by", default="model", choices=("model", "category"), help="what the tables of BFCL are by")
     add("--sample", type=_count, default=0, metavar="N", help="N rows of each corpus, always the same")
     add("--jobs", type=_count, default=2, metavar="N", help="processes for the corpora (default 2); times are measured in one")
     add("--fails", type=_count, default=0, metavar="N", help="print the first N rows that were read wrongly")
-    add("--full", action="store_true", help="the long tables too: time and speed of each format and of each hostile text")
     add("--json", type=Path, metavar="FILE", help="write every figure, and every row that was read wrongly")
-    add(
-        "--write",
-        action="store_true",
-        help="renew the bars of docs/project/fidelity.md and README.md; the tree must be committed",
-    )
+    written = "renew the bars of docs/project/fidelity.md and README.md; the tree must be committed"
+    add("--write", action="store_true", help=written)
     options = parser.parse_args(argv, namespace=_Options())
     if options.write:
         try:
-            check_writable(partial=bool(options.only or options.rows or options.sample))
+            report.check_writable(partial=bool(options.only or options.rows or options.sample))
         except UnavailableError as error:
             parser.error(f"--write: {error}")
     return options

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.fidelity import corpora
-from bench.fidelity.pool import spread
+from bench.fidelity.corpora import count_at_most, no_slow_text, percent, share_at_least
 from bench.fidelity.readings import Cut, milliseconds, read
-from bench.fidelity.section import Failure, Section, at_least, at_most, no_slow_text, percent
-from bench.places import UnavailableError
-from bench.table import markdown
+from bench.report import Failure, Section, Verdict, markdown
 
 CUTS: tuple[Cut, ...] = (1, 4, "random")
-ACC, ACC_RELAXED, SPURIOUS, MISSED, TEXT_SHARE = 87.0, 87.5, 0, 10, 29.0
+ACC, SPURIOUS, MISSED, TEXT_SHARE = 86.5, 0, 10, 29.0
 
 _IRRELEVANT = "irrelevance"
 
@@ -30,7 +27,6 @@ class Result:
     category: str
     intent: str | None
     right: bool
-    relaxed: bool
     why: str
     differs: tuple[Cut, ...]
     errors: tuple[str, ...]
@@ -49,8 +45,6 @@ class Count:
 
     due: int = 0
     right: int = 0
-    relaxed: int = 0
-    silent: int = 0
     quiet: int = 0
     spurious: int = 0
     meant: int = 0
@@ -63,8 +57,6 @@ class Count:
         if result.category != _IRRELEVANT:
             self.due += 1
             self.right += result.right
-            self.relaxed += result.relaxed
-            self.silent += not result.calls
         elif result.intent == "none":
             self.quiet += 1
             self.spurious += bool(result.calls)
@@ -80,11 +72,6 @@ class Count:
         """Rows with the right calls, in per cent of those where some are due."""
         return percent(self.right, self.due)
 
-    @property
-    def acc_relaxed(self) -> float:
-        """The same where an integer is a number inside arrays too."""
-        return percent(self.relaxed, self.due)
-
 
 def judge(line: str) -> Result:
     """Read a row in every way and score the whole text; runs in a worker."""
@@ -92,8 +79,8 @@ def judge(line: str) -> Result:
     score = corpora.scorer(corpora.BFCL.parent)
     whole = read(row["text"], row["tools"], 0)
     calls = [(call.name, call.raw_arguments) for call in whole.reply.tool_calls]
-    told = [{"name": name, "arguments": arguments} for name, arguments in calls]
-    right, why = score.score_record(row, told)
+    found = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    right, why = score.score_record(row, found)
     cut = {cut: read(row["text"], row["tools"], cut) for cut in CUTS}
     return Result(
         row=row["id"],
@@ -101,7 +88,6 @@ def judge(line: str) -> Result:
         category=row["category"],
         intent=row.get("call_intent"),
         right=right,
-        relaxed=right or score.score_record(row, told, relaxed=True)[0],
         why=why or "",
         differs=tuple(name for name, reading in cut.items() if reading.reply != whole.reply),
         errors=tuple(filter(None, [whole.error, *(reading.error for reading in cut.values())])),
@@ -115,84 +101,64 @@ def judge(line: str) -> Result:
     )
 
 
-def measure(*, jobs: int, sample: int, only: str, by: str) -> Section:
-    """The development half. ``only`` is a piece of a row's id, model or category; ``by`` what the table is by."""
-    results = _results(corpora.BFCL, "bfcl", jobs=jobs, sample=sample, only=only)
-    count, groups = _counted(results, by)
+def measure(*, jobs: int, sample: int, only: str) -> Section:
+    """The development half. ``only`` is a part of a row's id, model or category."""
+    results = corpora.judged(judge, corpora.BFCL, _label, jobs=jobs, sample=sample, only=only)
+    count = _counted(results)
     verdicts = [
-        at_least("BFCL, calls right", ACC, count.acc),
-        at_least("BFCL, calls right, integers for numbers inside arrays", ACC_RELAXED, count.acc_relaxed),
-        at_most("BFCL, calls invented where the text holds none", SPURIOUS, count.spurious, of=count.quiet),
-        at_most("BFCL, calls missed where the text holds one", MISSED, count.missed, of=count.meant),
-        *_stability("BFCL", count, len(results)),
-        no_slow_text("BFCL", [result.milliseconds for result in results]),
+        share_at_least("BFCL, calls right", ACC, count.acc),
+        count_at_most("BFCL, calls invented where the text holds none", SPURIOUS, count.spurious, of=count.quiet),
+        count_at_most("BFCL, calls missed where the text holds one", MISSED, count.missed, of=count.meant),
     ]
-    table = f"BFCL by {by}, {len(results):,} texts (acc in % of the rows where calls are due).\n\n{_table(by, groups)}"
-    raw = {"bfcl": _raw(results, count, groups)}
-    return Section(verdicts, [table], raw=raw, failures=_failures("bfcl", results))
+    return _section("BFCL", "bfcl", verdicts, results, count)
 
 
-def measure_text(*, jobs: int, sample: int, only: str, by: str) -> Section:
+def measure_text(*, jobs: int, sample: int, only: str) -> Section:
     """The texts of models that have native calls but wrote them into the text."""
-    results = _results(corpora.BFCL_TEXT, "bfcl-text", jobs=jobs, sample=sample, only=only)
-    count, groups = _counted(results, by)
-    verdicts = [
-        at_least("BFCL, text beside native calls: calls right where due", TEXT_SHARE, count.acc, detail=f" of {count.due}"),
-        *_stability("BFCL, text beside native calls", count, len(results)),
-        no_slow_text("BFCL, text beside native calls", [result.milliseconds for result in results]),
+    results = corpora.judged(judge, corpora.BFCL_TEXT, _label, jobs=jobs, sample=sample, only=only)
+    count = _counted(results)
+    title = "BFCL, text beside native calls"
+    verdicts = [share_at_least(f"{title}: calls right where due", TEXT_SHARE, count.acc, detail=f" of {count.due}")]
+    return _section(title, "bfcl-text", verdicts, results, count)
+
+
+def _section(title: str, part: str, verdicts: list[Verdict], results: Sequence[Result], count: Count) -> Section:
+    names = {1: "pieces of 1", 4: "pieces of 4", "random": "pieces of random size"}
+    rows = len(results)
+    verdicts += [
+        count_at_most(f"{title}, rows that read otherwise in {names[cut]}", 0, count.differs[cut], of=rows) for cut in CUTS
     ]
-    table = f"BFCL, text beside native calls, by {by}, {len(results):,} texts.\n\n{_table(by, groups)}"
-    raw = {"bfcl_text": _raw(results, count, groups)}
-    return Section(verdicts, [table], raw=raw, failures=_failures("bfcl-text", results))
-
-
-def _results(file: Path, title: str, *, jobs: int, sample: int, only: str) -> list[Result]:
-    lines = corpora.lines(file, sample=sample)
-    if only:
-        lines = [line for line in lines if only in _label(json.loads(line))]
-    if not lines:
-        raise UnavailableError(f"no row has {only!r}")
-    corpora.scorer(file.parent)  # absent: say it here, not in a worker
-    return list(spread(judge, lines, jobs=jobs, title=title))
+    verdicts.append(count_at_most(f"{title}, exceptions", 0, count.errors, of=rows))
+    verdicts.append(no_slow_text(title, [result.milliseconds for result in results]))
+    models = {name: _counted(each for each in results if each.model == name) for name in sorted({each.model for each in results})}
+    table = f"{title}, by model, {rows:,} texts (acc in % of the rows where calls are due).\n\n{_table(models)}"
+    return Section(verdicts, [table], {part: {"rows": rows, "acc": count.acc, **vars(count)}}, _failures(part, results))
 
 
 def _label(row: dict[str, Any]) -> str:
     return f"{row['id']} {row['model']} {row['family']} {row['category']}"
 
 
-def _counted(results: Iterable[Result], by: str) -> tuple[Count, dict[str, Count]]:
-    total, groups = Count(), dict[str, Count]()
+def _counted(results: Iterable[Result]) -> Count:
+    total = Count()
     for result in results:
         total.add(result)
-        groups.setdefault(getattr(result, by), Count()).add(result)
-    return total, dict(sorted(groups.items()))
+    return total
 
 
-def _stability(title: str, count: Count, rows: int) -> list[Any]:
-    names = {1: "pieces of 1", 4: "pieces of 4", "random": "pieces of random size"}
-    differing = [at_most(f"{title}, rows that read otherwise in {names[cut]}", 0, count.differs[cut], of=rows) for cut in CUTS]
-    return [*differing, at_most(f"{title}, exceptions", 0, count.errors, of=rows)]
-
-
-def _table(by: str, groups: dict[str, Count]) -> str:
-    header = [by, "calls due", "acc", "relaxed", "no call read", "invented", "missed", "differs in pieces", "exceptions"]
-    return markdown(
-        header,
+def _table(models: dict[str, Count]) -> str:
+    rows = [
         [
-            [
-                name,
-                f"{count.due:,}",
-                f"{count.acc:.1f}" if count.due else "–",
-                f"{count.acc_relaxed:.1f}" if count.due else "–",
-                str(count.silent),
-                f"{count.spurious}/{count.quiet}",
-                f"{count.missed}/{count.meant}",
-                str(max(count.differs.values())),
-                str(count.errors),
-            ]
-            for name, count in groups.items()
-        ],
-    )
+            name,
+            f"{count.due:,}",
+            f"{count.acc:.1f}" if count.due else "–",
+            f"{count.spurious}/{count.quiet}",
+            f"{count.missed}/{count.meant}",
+            str(max(count.differs.values())),
+        ]
+        for name, count in models.items()
+    ]
+    return markdown(["model", "calls due", "acc", "invented", "missed", "differs in pieces"], rows)
 
 
 def _failures(part: str, results: Sequence[Result]) -> list[Failure]:
@@ -210,17 +176,3 @@ def _failures(part: str, results: Sequence[Result]) -> list[Failure]:
         if why:
             failures.append(Failure(part, f"{result.model} {result.row}", why, result.text, result.calls, result.expected))
     return failures
-
-
-def _raw(results: Sequence[Result], count: Count, groups: dict[str, Count]) -> dict[str, Any]:
-    def figures(one: Count) -> dict[str, Any]:
-        return {"acc": one.acc, "acc_relaxed": one.acc_relaxed, **vars(one)}
-
-    slowest = sorted(results, key=lambda result: -result.milliseconds)[:20]
-    return {
-        "rows": len(results),
-        **figures(count),
-        "groups": {name: figures(one) for name, one in groups.items()},
-        "slowest_ms": {f"{result.model} {result.row}": result.milliseconds for result in slowest},
-        "messages": sorted({error for result in results for error in result.errors}),
-    }

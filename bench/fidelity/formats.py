@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.fidelity import corpora
-from bench.fidelity.pool import spread
+from bench.fidelity.corpora import count_at_most, no_slow_text, percent, share_at_least
 from bench.fidelity.readings import Cut, Reading, milliseconds, read
-from bench.fidelity.section import Failure, Section, at_least, at_most, no_slow_text, percent
-from bench.places import UnavailableError
-from bench.table import markdown
+from bench.report import Failure, Section, markdown
 from patchbay.formats.values.tool_names import UnknownTools
 
 PIECES: tuple[Cut, ...] = (1, 3, 7)
@@ -108,20 +106,12 @@ def _got(reading: Reading) -> tuple[list[tuple[str, str]], str, str]:
 
 
 def measure(*, jobs: int, sample: int, only: str) -> Section:
-    """All rows, in both ways. ``only`` is a piece of a row's id, format or class."""
-    lines = corpora.lines(corpora.FORMATS, sample=sample)
-    if only:
-        lines = [line for line in lines if only in _label(json.loads(line))]
-    if not lines:
-        raise UnavailableError(f"no row has {only!r}")
-    corpora.scorer(corpora.FORMATS.parent)  # absent: say it here, not in a worker
-    results = [result for both in spread(judge, lines, jobs=jobs, title="formats") for result in both]
-    return Section(
-        list(_verdicts(results)),
-        [f"Formats, {len(lines)} texts: calls right (and content and reasoning too) by format.\n\n{_table(results)}"],
-        raw={"formats": _raw(results)},
-        failures=_failures(results),
-    )
+    """All rows, in both ways. ``only`` is a part of a row's id, format or class."""
+    both = corpora.judged(judge, corpora.FORMATS, _label, jobs=jobs, sample=sample, only=only)
+    results = [result for pair in both for result in pair]
+    table = f"Formats, {len(both)} texts: calls right (and content and reasoning too) by format.\n\n{_table(results)}"
+    raw = {way: _figures([result for result in results if result.way == way]) for way in WAYS}
+    return Section(list(_verdicts(results)), [table], {"formats": raw}, _failures(results))
 
 
 def _label(row: corpora.Row) -> str:
@@ -132,17 +122,17 @@ def _verdicts(results: Sequence[Result]) -> Iterable[Any]:
     for way, title in (("named", "Formats, named"), ("auto", "Formats, auto")):
         of_way = [result for result in results if result.way == way]
         clean = [result for result in of_way if result.cls == "clean"]
-        yield at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=_detail(clean, 0))
-        yield at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=_detail(of_way, 0))
+        yield share_at_least(f"{title}: calls right, clean texts", CLEAN[way], _share(clean), detail=_detail(clean, 0))
+        yield share_at_least(f"{title}: calls right, all texts", EVERY[way], _share(of_way), detail=_detail(of_way, 0))
         if way == "named":
             share = percent(sum(result.all_right for result in of_way), len(of_way))
-            yield at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share, detail=_detail(of_way, 1))
+            yield share_at_least(f"{title}: calls, content and reasoning right", ALL_THREE, share, detail=_detail(of_way, 1))
         for size in PIECES:
             differing = sum(size in result.differs for result in of_way)
-            yield at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
-        yield at_most(f"{title}: invalid JSON", 0, sum(result.why == "invalid_json" for result in of_way))
-        yield at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
-        yield at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
+            yield count_at_most(f"{title}: texts that read otherwise in pieces of {size}", 0, differing, of=len(of_way))
+        yield count_at_most(f"{title}: invalid JSON", 0, sum(result.why == "invalid_json" for result in of_way))
+        yield count_at_most(f"{title}: markup leaked", 0, sum(result.leak for result in of_way))
+        yield count_at_most(f"{title}: exceptions", 0, sum(bool(result.errors) for result in of_way))
     yield no_slow_text("Formats", [result.milliseconds for result in results])
 
 
@@ -166,20 +156,16 @@ def _table(results: Sequence[Result]) -> str:
         groups[f"`{name}`"] = [result for result in results if result.format == name]
 
     def cells(chosen: list[Result]) -> list[str]:
-        told = []
+        shown = []
         for way in WAYS:
             of_way = [result for result in chosen if result.way == way]
-            told.append(f"{_counted(of_way)} ({sum(result.all_right for result in of_way)})")
-        return [str(len(chosen) // len(WAYS)), *told, str(sum(bool(result.differs) for result in chosen))]
+            shown.append(f"{sum(result.right for result in of_way)} ({sum(result.all_right for result in of_way)})")
+        return [str(len(chosen) // len(WAYS)), *shown, str(sum(bool(result.differs) for result in chosen))]
 
     return markdown(
         ["format", "texts", "named", "auto", "differs in pieces"],
         [[name, *cells(chosen)] for name, chosen in groups.items() if chosen],
     )
-
-
-def _counted(results: Sequence[Result]) -> int:
-    return sum(result.right for result in results)
 
 
 def _failures(results: Sequence[Result]) -> list[Failure]:
@@ -199,27 +185,11 @@ def _failures(results: Sequence[Result]) -> list[Failure]:
     return failures
 
 
-def _raw(results: Sequence[Result]) -> dict[str, Any]:
-    def figures(chosen: Sequence[Result]) -> dict[str, Any]:
-        return {
-            "rows": len(chosen),
-            "calls": _counted(chosen),
-            "by_default": sum(result.by_default[0] for result in chosen),
-            "all_by_default": sum(result.by_default[1] for result in chosen),
-            "all": sum(result.all_right for result in chosen),
-            "leak": sum(result.leak for result in chosen),
-            "differs": sum(bool(result.differs) for result in chosen),
-        }
-
-    raw: dict[str, Any] = {}
-    for way in WAYS:
-        of_way = [result for result in results if result.way == way]
-        names = sorted({result.format for result in of_way})
-        raw[way] = {
-            **figures(of_way),
-            "classes": {cls: figures([r for r in of_way if r.cls == cls]) for cls in ("clean", "damaged", "none")},
-            "formats": {name: figures([r for r in of_way if r.format == name]) for name in names},
-        }
-    slowest = sorted(results, key=lambda result: -result.milliseconds)[:20]
-    raw["slowest_ms"] = {f"{result.row} {result.way}": result.milliseconds for result in slowest}
-    return raw
+def _figures(results: Sequence[Result]) -> dict[str, int]:
+    return {
+        "rows": len(results),
+        "calls": sum(result.right for result in results),
+        "all": sum(result.all_right for result in results),
+        "leak": sum(result.leak for result in results),
+        "differs": sum(bool(result.differs) for result in results),
+    }

@@ -32,10 +32,8 @@ CASES = (ONE, FOUR, SIXTEEN, MANY)
 
 SMALL = Case("5 tools, 4 messages", 1, tools=5, messages=4)
 HISTORY = Case("1 tool, 200 messages", 1, tools=1, messages=200)
-SOME = Case("20 tools, 20 messages", 1, tools=20, messages=20)
-TOOLS = Case("300 tools, no history", 1, tools=300)
 LARGE = Case("300 tools, 200 messages", 1, tools=300, messages=200)
-CLIENT_CASES = (SMALL, HISTORY, SOME, TOOLS, LARGE)
+CLIENT_CASES = (SMALL, HISTORY, LARGE)
 """Those over the real ``openai`` client."""
 
 

@@ -1,6 +1,6 @@
 """Turns with the real ``openai`` client: a model's server as a transport in the same process, without a socket.
 
-Imported in the peers' environments too: it uses the standard library and dependencies of the ``openai`` client only.
+The rows: the bare client, ``wrap``, ``ToolRunner`` and ``LlmAgent``, natively and with a model that writes its calls.
 """
 
 # No "from __future__ import annotations" here: the tools' annotations are to be types, as every framework can read them.
@@ -9,9 +9,15 @@ import json
 from typing import Any
 
 import httpx2
+import msgspec
 import openai
 
 from bench.turns import cases
+from patchbay import ToolRunner, wrap
+from patchbay.agents import GenerateContentConfig, InMemorySessionService, LlmAgent, RunConfig, Runner
+from patchbay.agents.content import Event
+from patchbay.agents.convert import from_messages
+from patchbay.tools import collect_tools
 
 MODEL = "canned"
 RESULT = "ok of this turn"
@@ -88,3 +94,137 @@ def _completion(message: dict[str, Any]) -> bytes:
     choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
     answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
     return json.dumps(answer).encode()
+
+
+class Bare(Turns):
+    """The bare client, the lower bound: it is given the two bodies of the turn, and the call is made by hand."""
+
+    checks = False
+
+    def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
+        super().__init__(case, sloppy=sloppy)
+        self._client = self.client()
+        self._noop = self.tools()[0]
+        self._tools = [tool.spec.to_openai() for tool in collect_tools(self.tools()).values()]
+        self._history = self.history()
+
+    async def turn(self) -> object:
+        create = self._client.chat.completions.create
+        messages = [
+            {"role": "system", "content": cases.INSTRUCTION},
+            *self._history,
+            {"role": "user", "content": cases.MESSAGE},
+        ]
+        first = await create(model=MODEL, messages=(), extra_body={"messages": messages, "tools": self._tools})
+        said = first.choices[0].message
+        call = said.tool_calls[0]
+        result = await self._noop(**json.loads(call.function.arguments))
+        messages += [said.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": result}]
+        last = await create(model=MODEL, messages=(), extra_body={"messages": messages, "tools": self._tools})
+        return last.choices[0].message.content
+
+
+class Wrapped(Turns):
+    """The wrapped client, in the place of the floor's."""
+
+    checks = False
+
+    def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
+        super().__init__(case, sloppy=sloppy)
+        self._client = wrap(self.client(), tools="text" if self.writes else "native")
+        self._noop = self.tools()[0]
+        self._tools = [tool.spec.to_openai() for tool in collect_tools(self.tools()).values()]
+        self._history = self.history()
+
+    async def turn(self) -> object:
+        create = self._client.chat.completions.create
+        messages = [
+            {"role": "system", "content": cases.INSTRUCTION},
+            *self._history,
+            {"role": "user", "content": cases.MESSAGE},
+        ]
+        said = (await create(model=MODEL, messages=messages, tools=self._tools)).choices[0].message
+        call = said.tool_calls[0]
+        result = await self._noop(**json.loads(call.function.arguments))
+        messages += [said.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": result}]
+        return (await create(model=MODEL, messages=messages, tools=self._tools)).choices[0].message.content
+
+
+class WrappedText(Wrapped):
+    """The same with a model that writes."""
+
+    writes = True
+
+
+class Run(Turns):
+    """Turns of a ToolRunner."""
+
+    def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
+        super().__init__(case, sloppy=sloppy)
+        self._runner = ToolRunner(
+            self.client(), tools=self.tools(), tool_mode="text" if self.writes else "native", tool_search=None
+        )
+        self._history = self.history()
+
+    async def turn(self) -> object:
+        system, user = {"role": "system", "content": cases.INSTRUCTION}, {"role": "user", "content": cases.MESSAGE}
+        return (await self._runner.run([system, *self._history, user], MODEL)).content
+
+
+class RunText(Run):
+    """The same with a model that writes."""
+
+    writes = True
+
+
+class Agent(Turns):
+    """Turns of an agent, each the second run that its session has seen: the first was before the clock."""
+
+    def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
+        super().__init__(case, sloppy=sloppy)
+        agent = LlmAgent(
+            name="bench",
+            model=self.client(),
+            instruction=cases.INSTRUCTION,
+            tools=self.tools(),
+            tool_mode="text" if self.writes else "native",
+            tool_search=None,
+            generate_content_config=GenerateContentConfig(extra={"model": MODEL}),
+        )
+        self._sessions = InMemorySessionService()
+        self._runner = Runner(agent=agent, app_name="bench", session_service=self._sessions)
+        self._number = 0
+        self._contents = from_messages(self.history())
+        self._config = RunConfig(max_history_events=None)
+
+    async def turn(self) -> object:
+        if not self._number:
+            await self.forget()
+        return await self._run()
+
+    async def _run(self) -> object:
+        said = None
+        async for event in self._runner.run("u", f"s{self._number}", cases.MESSAGE, self._config):
+            if event.is_final_response() and event.content is not None:
+                said = event.content.parts[0].text
+        return said
+
+    async def forget(self) -> None:
+        """Begin the next session, with its history and a first run."""
+        counted = self.model_calls, self.tool_runs
+        await self._sessions.delete_session("bench", "u", f"s{self._number}")
+        self._number += 1
+        session = await self._sessions.create_session("bench", "u", session_id=f"s{self._number}")
+        for content in self._contents:
+            author = "user" if content.role == "user" and content.parts[0].function_response is None else "bench"
+            await self._sessions.append_event(
+                session, Event(author=author, invocation_id="i", content=msgspec.structs.replace(content))
+            )
+        await self._run()
+        self.model_calls, self.tool_runs = counted
+
+
+class AgentText(Agent):
+    """The same with a model that writes."""
+
+    writes = True

@@ -1,4 +1,4 @@
-"""Runs in a process of its own, in its row's environment: ``python -m bench.turns.process MODULE[:CLASS] WARM TURNS`` prints JSON.
+"""Runs in a process of its own, in its row's environment: ``python -m bench.turns.process MODULE:CLASS WARM TURNS`` prints JSON.
 
 Standard library only, but for what the row imports.
 """
@@ -10,7 +10,6 @@ import gc
 import importlib
 import json
 import logging
-import resource
 import statistics
 import sys
 import time
@@ -64,10 +63,7 @@ def main() -> None:
     module, warm, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     logging.disable(logging.CRITICAL)
     name, _, kind = module.partition(":")
-    row = getattr(importlib.import_module(name), kind or "Row")
-    found = measure(row, warm=warm, turns=turns)
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    json.dump({**found, "megabytes": megabytes}, sys.stdout)
+    json.dump(measure(getattr(importlib.import_module(name), kind), warm=warm, turns=turns), sys.stdout)
 
 
 if __name__ == "__main__":

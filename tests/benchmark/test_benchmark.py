@@ -1,4 +1,4 @@
-"""The benchmark's clocks, texts and verdicts. Measured figures are not asserted."""
+"""The benchmark's clocks, counts and verdicts. Measured figures are not asserted."""
 
 import os
 import subprocess
@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import bars, building, parsers, processes, proxies, start, table, texts
-from bench.places import UnavailableError, write_between
+from bench import function_calls, hooks, processes, proxies, report
+from bench.places import UnavailableError
 from bench.programs import LITELLM, ORIGINAL, OURS
-from bench.proxies import PACED, REQUEST, STREAM, Figures
+from bench.proxies import PACED, REQUEST, SCENARIOS, Figures
 
-from patchbay import parse
 from ports import kept_port
 
 SERVER = """
@@ -54,51 +53,34 @@ def test_cpu_clock_agrees_with_the_process() -> None:
     assert 0 == processes.cpu_clock(2**22 + 1)  # beyond the largest process id
 
 
-@pytest.mark.parametrize("kind", texts.KINDS)
-@pytest.mark.parametrize("size", texts.SIZES)
-def test_a_text_has_its_size_and_its_calls(kind: str, size: int) -> None:
-    text = texts.text(kind, size)
-    assert size * 0.95 <= len(text) <= size
-    assert texts.calls_in(kind, size) == len(parse(text).tool_calls)
-
-
 def outcome(**cpu: float) -> proxies.Outcome:
     names = {"ours": OURS, "original": ORIGINAL, "litellm": LITELLM}
     return proxies.Outcome([Figures(names[name], REQUEST.name, [value] * 3, [50.0] * 3) for name, value in cpu.items()])
 
 
 def test_ratio_is_compared_with_its_bar() -> None:
-    met, missed, *_ = bars.of_proxies(outcome(ours=80.0, original=200.0, litellm=3_999.0), (REQUEST,))
+    met, missed, *_ = proxies.verdicts(outcome(ours=80.0, original=200.0, litellm=3_960.0), (REQUEST,))
     assert ("0.40", True, "met") == (met.measured, met.met, met.word)
-    assert ("1/50", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
+    assert ("1/49.5", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
 
 
 def test_peer_without_figures_has_no_verdict() -> None:
-    first, second = bars.of_proxies(outcome(ours=80.0, original=200.0), (REQUEST,))
+    first, second, _ = proxies.verdicts(outcome(ours=80.0, original=200.0), (REQUEST,))
     assert (True, None) == (first.met, second.met)
-    assert ("no figures of LiteLLM", "not measured") == (second.measured, second.word)
+    assert ("no figures to compare with", "not measured") == (second.measured, second.word)
 
 
 def test_wrong_answers_leave_no_figures() -> None:
     measured = outcome(ours=80.0, original=200.0)
     measured.figures[0].problem = "3 of 32 answers were wrong"
     assert measured.find(OURS, REQUEST) is None
-    assert "3 of 32 answers were wrong" in table.of_proxies(measured, [], [REQUEST], 3)
+    assert "3 of 32 answers were wrong" in proxies.table(measured, [], [REQUEST], 3)
 
 
 def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
-    listed = [
-        *bars.of_proxies(proxies.Outcome(), (REQUEST, STREAM, PACED)),
-        *bars.of_parsers(parsers.Outcome()),
-        *bars.of_start(start.Outcome()),
-    ]
-    assert 12 == len(listed)
+    listed = list(proxies.verdicts(proxies.Outcome(), tuple(SCENARIOS.values())))
+    assert 8 == len(listed)
     assert {None} == {verdict.met for verdict in listed}
-
-
-def test_parser_with_wrong_calls_misses_its_bar() -> None:
-    wrong = parsers.Outcome(wrong=["patchbay, many_calls 20000 whole: 3 calls instead of 231"])
-    assert [False] == [verdict.met for verdict in bars.of_parsers(wrong) if verdict.bar == "all"]
 
 
 def test_turn_is_equal_for_every_connection_and_not_empty() -> None:
@@ -109,7 +91,7 @@ def test_turn_is_equal_for_every_connection_and_not_empty() -> None:
 
 
 def test_a_table_is_aligned_markdown() -> None:
-    assert "|    |  b |\n| -- | -: |\n| aa |  1 |\n| a  | 22 |" == table.markdown(["", "b"], [["aa", "1"], ["a", "22"]])
+    assert "|    |  b |\n| -- | -: |\n| aa |  1 |\n| a  | 22 |" == report.markdown(["", "b"], [["aa", "1"], ["a", "22"]])
 
 
 @pytest.mark.parametrize(
@@ -123,15 +105,31 @@ def test_a_table_is_aligned_markdown() -> None:
 def test_only_text_between_markers_is_replaced(old: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text(old)
-    write_between(file, "bench", "new")
+    report.write_between(file, "bench", "new")
     assert expected == file.read_text()
 
 
-def test_tool_construction_is_measured_against_its_bar() -> None:
-    measured = building.measure(quick=True)
-    assert {building.TWO, building.FIVE} == set(building.raw(measured))
-    assert 2 == len(list(bars.of_building(measured)))
-    assert building.FIVE in table.of_building(measured)
+def test_both_kinds_of_hook_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "TIMES", {True: (1, 5)})
+    measured = hooks.section(quick=True)
+    assert ["≤ 15 µs", "≤ 350 µs"] == [verdict.bar for verdict in measured.verdicts]
+    assert hooks.POINT in measured.tables[0]
+
+
+def test_calls_of_functions_are_counted() -> None:
+    def called() -> None:
+        pass
+
+    def work() -> None:
+        for _ in range(3):
+            called()
+
+    assert 1 + 3 == function_calls.count_calls(work)
+
+
+@pytest.mark.parametrize("name", ["parse a word", "run a tool"])
+def test_a_piece_of_work_calls_functions(name: str) -> None:
+    assert 0 < function_calls.count(name)
 
 
 def test_the_help_names_every_part_and_program() -> None:
@@ -144,5 +142,5 @@ def test_the_help_names_every_part_and_program() -> None:
         timeout=60,
         check=True,
     )
-    for name in ("proxy", "parser", "start", "tools", "turns", "calls", "request", "stream", "paced", OURS, ORIGINAL, LITELLM):
+    for name in ("proxy", "turns", "clients", "calls", "hooks", "functions", *SCENARIOS, OURS, ORIGINAL, LITELLM):
         assert name in done.stdout

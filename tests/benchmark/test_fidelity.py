@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from bench.fidelity import __main__ as fidelity
-from bench.fidelity import bfcl, carriers, corpora, formats, hostile, linear, section
+from bench.fidelity import bfcl, carriers, corpora, cost, formats, hostile
 from bench.fidelity.readings import LIMIT, TookTooLong, limited, pieces, read
-from bench.fidelity.timing import Growth
 from bench.places import UnavailableError
 
-from patchbay import StreamParser
+from patchbay import StreamParser, parse
 from patchbay.types import Reply, ToolCall
 
 CALL = '```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```'
@@ -32,7 +31,7 @@ def judge(row, calls, content, reasoning):
     return {"calls": right, "all": every, "leak": "<tool_call>" in content, "why": None if right else "args"}
 """
 BFCL_SCORE = """
-def score_record(row, calls, relaxed=False):
+def score_record(row, calls):
     right = bool(calls) == bool(row["possible_answers"])
     return right, None if right else "no_call"
 """
@@ -150,16 +149,16 @@ def test_benchmark_rows_are_counted_by_content(corpus):
             base | {"id": "e", "category": "irrelevance", "text": CALL, "call_intent": "unknown"},
         ],
     )
-    measured = bfcl.measure(jobs=1, sample=0, only="", by="category")
+    measured = bfcl.measure(jobs=1, sample=0, only="")
     raw = measured.raw["bfcl"]
     assert (2, 50.0, 1, 1, 0) == (raw["due"], raw["acc"], raw["spurious"], raw["missed"], raw["errors"])
     assert ["no_call", "spurious", "missed_intent"] == [failure.why for failure in measured.failures]
 
 
-def test_rows_are_read_by_other_processes_too():
-    from bench.fidelity.pool import spread
-
-    assert [1, 2, 3] == list(spread(len, ["a", "bb", "ccc"], jobs=2, title="rows"))
+def test_rows_are_read_by_other_processes_too(corpus):
+    corpus("FORMATS", FORMATS_SCORE, [row(), row()])
+    alone, together = (corpora.judged(len, corpora.FORMATS, str, jobs=jobs, sample=0, only="") for jobs in (1, 2))
+    assert alone == together
 
 
 def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
@@ -185,19 +184,24 @@ def test_filter_without_a_matching_row_is_an_error(corpus):
 
 
 def test_shares_are_rounded_down():
-    verdict = section.at_least("x", 97.0, 96.9999)
+    verdict = corpora.share_at_least("x", 97.0, 96.9999)
     assert ("96.99 %", False) == (verdict.measured, verdict.met)
-    assert section.at_least("x", 97.0, 97.0).met
-    assert section.at_most("x", 0, 0).met
-    assert not section.at_most("x", 0, 1).met
-    assert not section.no_slow_text("x", [1.0, 5.1]).met
+    assert corpora.share_at_least("x", 97.0, 97.0).met
+    assert corpora.count_at_most("x", 0, 0).met
+    assert not corpora.count_at_most("x", 0, 1).met
+    assert not corpora.no_slow_text("x", [1.0, 5.1]).met
 
 
 def test_a_ratio_is_of_exactly_ten_times_the_characters():
-    assert 10.0 == pytest.approx(Growth("x", 1.0, 9.5, 20_000, 190_000, right=True).ratio)
-    stopped = Growth("x", 1.0, float("inf"), 20_000, 200_000, right=False)
-    assert "stopped (x)" == linear.growth_verdict("w", [stopped]).measured
-    assert linear.growth_verdict("w", []).met is None
+    assert 10.0 == pytest.approx(cost.Growth("x", 1.0, 9.5, 20_000, 190_000, right=True).ratio)
+    stopped = cost.Growth("x", 1.0, float("inf"), 20_000, 200_000, right=False)
+    assert "stopped (x)" == cost.growth_verdict("w", [stopped]).measured
+    assert cost.growth_verdict("w", []).met is None
+
+
+def test_prose_has_its_size_and_no_call():
+    text = cost.prose(20_000)
+    assert (20_000, ()) == (len(text), parse(text).tool_calls)
 
 
 @pytest.mark.parametrize("name", carriers.CARRIERS)
@@ -214,10 +218,10 @@ def test_hostile_text_has_the_requested_size(name):
 
 
 def test_call_of_a_carrier_is_identified_by_its_whole_argument():
-    whole = ToolCall("id", carriers.NAME, json.dumps({carriers.KEY: carriers.value(2_000)}))
-    assert linear.is_the_call(Reply(None, tool_calls=(whole,)))
-    assert not linear.is_the_call(Reply(None, tool_calls=(ToolCall("id", carriers.NAME, '{"content": "half"}'),)))
-    assert not linear.is_the_call(Reply("prose"))
+    whole = ToolCall("id", carriers.NAME, json.dumps({carriers.KEY: carriers.value(cost.SMALL)}))
+    assert cost.is_the_call(Reply(None, tool_calls=(whole,)))
+    assert not cost.is_the_call(Reply(None, tool_calls=(ToolCall("id", carriers.NAME, '{"content": "half"}'),)))
+    assert not cost.is_the_call(Reply("prose"))
 
 
 def test_the_help_names_every_part():

@@ -10,50 +10,49 @@ from pathlib import Path
 
 import pytest
 from bench import __main__ as bench
-from bench import bars, install, table
+from bench import install
 from bench.places import ROOT, UnavailableError
-from bench.turns import measure, process, rows
+from bench.report import Verdict
+from bench.turns import measure, process
 from bench.turns.cases import CASES, CLIENT_CASES, FOUR, LARGE, MANY, ONE, SIXTEEN, SMALL, Turns
-from bench.turns.floor import Row as Floor
-from bench.turns.measure import Effort, Figures, Outcome
-from bench.turns.patchbay_runner import Row as Runner
+from bench.turns.measure import AGENT, BARE_CLIENT, BY_HAND, CLIENT_OURS, PEERS, RUNNER, Effort, Figures, Outcome, Row
+from bench.turns.own import AgentTurns, ByHandTurns, RunnerTurns
 
 LITTLE = Effort(processes=2, warm=1, turns=3)
 
 
-def local_row(name: str, module: str) -> rows.Row:
-    return rows.Row(name, module, "1.0", lambda _: Path(sys.executable))
+def local_row(name: str, module: str) -> Row:
+    return Row(name, module, "1.0")
 
 
 def figures(one: float, sixteen: float, many: float) -> Figures:
     values = {ONE.name: [one], FOUR.name: [one], SIXTEEN.name: [sixteen], MANY.name: [many]}
-    return Figures("1.0", values, [100.0], [50.0])
+    return Figures("1.0", values, [100.0])
 
 
 def outcome_of(ours: Figures) -> Outcome:
-    peers = dict(zip(rows.PEERS, (figures(2000, 3500, 3000), figures(1000, 7000, 4000), figures(3000, 4500, 5000)), strict=True))
-    return Outcome({rows.AGENT: ours, **peers})
+    peers = dict(zip(PEERS, (figures(2000, 3500, 3000), figures(1000, 7000, 4000), figures(3000, 4500, 5000)), strict=True))
+    return Outcome({AGENT: ours, **peers})
 
 
-@pytest.mark.parametrize("row", [Floor, Runner])
+@pytest.mark.parametrize("row", [ByHandTurns, RunnerTurns, AgentTurns])
 def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
     found = process.measure(row, warm=1, turns=2)
     assert [case.name for case in CASES] == list(found["microseconds"])
     assert found["first_answer"] > 0
 
 
-@pytest.mark.parametrize("module", [row.module for row in rows.rows() if row.module.startswith("bench.turns.patchbay")])
-def test_each_own_row_is_measured_in_its_own_processes(module: str) -> None:
-    outcome = measure.measure([local_row("ours", module)], replace(LITTLE, processes=1), allowed=False)
+def test_a_row_is_measured_in_its_own_processes() -> None:
+    outcome = measure.measure([local_row("ours", "bench.turns.own:AgentTurns")], replace(LITTLE, processes=1), allowed=False)
     assert {} == outcome.skipped
     assert [1] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
 
 
-@pytest.mark.parametrize("name", [rows.CLIENT_FLOOR, *rows.CLIENT_OURS])
+@pytest.mark.parametrize("name", [BARE_CLIENT, *CLIENT_OURS])
 def test_a_row_over_the_real_client_makes_its_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (row,) = [row for row in rows.client_rows() if row.name == name]
+    (row,) = [row for row in measure.client_rows() if row.name == name]
     module, _, kind = row.module.partition(":")
-    turns = getattr(importlib.import_module(module), kind or "Row")
+    turns = getattr(importlib.import_module(module), kind)
     assert CLIENT_CASES == turns.measured
     monkeypatch.setattr(turns, "measured", (SMALL,))
     found = process.measure(turns, warm=0, turns=1)
@@ -62,23 +61,22 @@ def test_a_row_over_the_real_client_makes_its_turn(name: str, monkeypatch: pytes
 
 def test_client_turns_are_compared_with_the_bare_client() -> None:
     def spent(milliseconds: float) -> Figures:
-        return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0], [50.0])
+        return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0])
 
-    outcome = Outcome({rows.CLIENT_FLOOR: spent(8), rows.RUNNER: spent(14), f"{rows.AGENT}, text": spent(19)})
-    text = {verdict.what: verdict for verdict in bars.of_clients(outcome)}
-    assert ("≤ 2.0", "1.75", True) == _shown(text[f"{rows.RUNNER}, {LARGE.name}: CPU beside the client alone"])
-    assert ("≤ 1.2", "1.75", False) == _shown(text[f"{rows.RUNNER}, {SMALL.name}: CPU beside the client alone"])
-    assert ("≤ 2.5", "2.38", True) == _shown(text[f"{rows.AGENT}, text, {LARGE.name}: CPU beside the client alone"])
-    assert ("≤ 15 ms", "19.0 ms", False) == _shown(text[f"{rows.AGENT}, text, {LARGE.name}: CPU of a turn"])
+    outcome = Outcome({BARE_CLIENT: spent(8), RUNNER: spent(14), f"{AGENT}, text": spent(19)})
+    text = {verdict.what: verdict for verdict in measure.client_verdicts(outcome)}
+    assert ("≤ 2", "1.75", True) == _shown(text[f"{RUNNER}, {LARGE.name}: CPU beside the client alone"])
+    assert ("≤ 1.2", "1.75", False) == _shown(text[f"{RUNNER}, {SMALL.name}: CPU beside the client alone"])
+    assert ("≤ 2.5", "2.38", True) == _shown(text[f"{AGENT}, text, {LARGE.name}: CPU beside the client alone"])
     assert text[f"patchbay.wrap, {LARGE.name}: CPU beside the client alone"].met is None
-    assert "14.00 (1.75)" in table.of_clients(outcome, LITTLE)
+    assert "14.00 (1.75)" in measure.client_table(outcome, LITTLE)
 
 
-def _shown(verdict: bars.Verdict) -> tuple[str, str, bool | None]:
+def _shown(verdict: Verdict) -> tuple[str, str, bool | None]:
     return verdict.bar, verdict.measured, verdict.met
 
 
-class OneCallShort(Floor):
+class OneCallShort(ByHandTurns):
     """Does one call less than it was asked for."""
 
     async def turn(self) -> object:
@@ -87,7 +85,7 @@ class OneCallShort(Floor):
         return text
 
 
-class ExtraRequest(Floor):
+class ExtraRequest(ByHandTurns):
     """Asks the model once too often."""
 
     async def turn(self) -> object:
@@ -95,7 +93,7 @@ class ExtraRequest(Floor):
         return await super().turn()
 
 
-class WithoutAnswer(Floor):
+class WithoutAnswer(ByHandTurns):
     """Does not say what the model said."""
 
     async def turn(self) -> object:
@@ -103,7 +101,7 @@ class WithoutAnswer(Floor):
         return ""
 
 
-class WithoutValidation(Floor):
+class WithoutValidation(ByHandTurns):
     """Says that it checks arguments, and does not."""
 
     checks = True
@@ -124,19 +122,19 @@ def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
 
 
 def test_a_row_that_fails_is_absent_with_its_last_words_and_the_others_are_measured() -> None:
-    broken = local_row("broken", "bench.turns.nowhere")
-    outcome = measure.measure([broken, local_row("floor", "bench.turns.floor")], LITTLE, allowed=False)
+    broken = local_row("broken", "bench.turns.nowhere:Row")
+    outcome = measure.measure([broken, local_row("floor", "bench.turns.own:ByHandTurns")], LITTLE, allowed=False)
     assert ["floor"] == list(outcome.figures)
     assert {"broken": "ModuleNotFoundError: No module named 'bench.turns.nowhere'"} == outcome.skipped
 
 
 def test_uninstallable_peer_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(install, "BUILD", tmp_path)
-    peers = [row for row in rows.rows() if row.name in rows.PEERS]
+    peers = [row for row in measure.rows() if row.peer]
     outcome = measure.measure(peers, LITTLE, allowed=False)
-    assert dict.fromkeys(rows.PEERS, "not installed (--no-install)") == outcome.skipped
-    shown = table.of_turns(outcome, LITTLE)
-    assert all(f"{name}: absent, not installed (--no-install)" in shown for name in rows.PEERS)
+    assert dict.fromkeys(PEERS, "not installed (--no-install)") == outcome.skipped
+    shown = measure.table(outcome, LITTLE)
+    assert all(f"{name}: absent, not installed (--no-install)" in shown for name in PEERS)
 
 
 def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +143,13 @@ def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", hang)
     with pytest.raises(UnavailableError, match="did not end within 180 s"):
-        measure.run_process(Path(sys.executable), "bench.turns.floor", LITTLE)
+        measure.run_process(Path(sys.executable), "bench.turns.own:ByHandTurns", LITTLE)
 
 
 def test_every_peer_has_its_module_and_its_pins() -> None:
-    for row in (*rows.rows(), *rows.client_rows()):
+    for row in (*measure.rows(), *measure.client_rows()):
         assert (ROOT / row.module.partition(":")[0].replace(".", "/")).with_suffix(".py").exists()
-    for name in rows.PEERS:
+    for name in PEERS:
         assert install.pinned(name)[0].isdigit()
 
 
@@ -163,45 +161,34 @@ def test_a_figure_is_the_median_of_the_processes() -> None:
     assert 7.0 == Figures("", {ONE.name: [9.0, 7.0, 1.0]}).cpu(ONE)
 
 
-def test_turns_are_compared_with_a_time_and_the_best_framework() -> None:
-    text = {verdict.what: verdict for verdict in bars.of_turns(outcome_of(figures(100, 450, 301)))}
-    assert 8 == len(text)
-    one = text["Turn of an agent, 1 call: CPU beside the best framework"]
-    assert ("1/10.0 (openai-agents)", True) == (one.measured, one.met)
-    sixteen = text["Turn of an agent, 16 calls: CPU beside the best framework"]
-    assert ("1/7.8 (pydantic-ai-slim)", False) == (sixteen.measured, sixteen.met)
-    further = text["Turn of an agent, each further call: CPU"]
-    assert ("≤ 25 µs", "23.3 µs", True) == (further.bar, further.measured, further.met)
-    assert (True, False) == (text["Turn of an agent, 16 calls: CPU"].met, text["Turn of an agent, 20 tools, 1 call: CPU"].met)
+def test_turns_are_compared_with_the_best_framework() -> None:
+    one, four, sixteen, many, further = measure.verdicts(outcome_of(figures(125, 450, 301)))
+    assert "Turn of an agent, 1 call: CPU beside the best framework" == one.what
+    assert ("≤ 1/8", "1/8.0 (openai-agents)", True) == _shown(one)
+    assert ("1/7.8 (pydantic-ai-slim)", False) == _shown(sixteen)[1:]
+    assert "Turn of an agent, each further call: CPU beside the best framework" == further.what
+    assert (True, True, False) == (four.met, many.met, further.met)
 
 
 def test_missing_framework_leaves_the_comparison_without_a_verdict() -> None:
     outcome = outcome_of(figures(100, 400, 100))
-    del outcome.figures[rows.GOOGLE_ADK]
-    verdicts = list(bars.of_turns(outcome))
-    assert [True, None] * 4 == [verdict.met for verdict in verdicts]
-    assert {"no figures of google-adk"} == {verdict.measured for verdict in verdicts if verdict.met is None}
+    del outcome.figures["google-adk"]
+    assert [None] * 5 == [verdict.met for verdict in measure.verdicts(outcome)]
+    assert [None] * 5 == [verdict.met for verdict in measure.verdicts(Outcome())]
 
 
-def test_every_bar_is_listed_when_nothing_could_be_measured() -> None:
-    assert [None] * 8 == [verdict.met for verdict in bars.of_turns(Outcome())]
-
-
-def test_table_has_measured_and_published_figures() -> None:
-    shown = table.of_turns(outcome_of(figures(100, 400, 120)), LITTLE)
+def test_table_has_the_figures_of_each_row() -> None:
+    shown = measure.table(outcome_of(figures(100, 400, 120)), LITTLE)
     lines = [line for line in shown.splitlines() if line.startswith("|")]
-    assert 2 + 4 + 1 == len(lines)
+    assert 2 + 4 == len(lines)
     assert ["patchbay LlmAgent 1.0", "100 [100–100]"] == [cell.strip() for cell in lines[2].split("|")[1:3]]
-    assert "SoulBot" in lines[-1]
-    assert "183" in lines[-1]
-    assert "from another machine" in shown
 
 
 def test_turns_can_be_selected_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "turns_rows", lambda: (local_row(rows.FLOOR, "bench.turns.floor"),))
+    monkeypatch.setattr(measure, "rows", lambda: (local_row(BY_HAND, "bench.turns.own:ByHandTurns"),))
     monkeypatch.setattr(measure, "QUICK", LITTLE)
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)  # this process keeps its own handlers
     assert 0 == bench.main(["--only", "turns", "--quick", "--no-install"])
     printed = capsys.readouterr()
     assert "Turn of an agent, 16 calls: CPU" in printed.out
-    assert f"turns: {rows.FLOOR} (2 of 2) ..." in printed.err
+    assert f"turns: {BY_HAND} (2 of 2) ..." in printed.err

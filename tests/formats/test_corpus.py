@@ -103,7 +103,6 @@ def test_the_calls_of_the_benchmark_are_right(called: list[bfcl.Result]) -> None
     """A sample lies around the whole's figures: the bars have a point of room here, and none in ``make fidelity``."""
     due = [result for result in called if result.category != "irrelevance"]
     assert bfcl.ACC - 1 <= 100 * sum(result.right for result in due) / len(due)
-    assert bfcl.ACC_RELAXED - 1 <= 100 * sum(result.relaxed for result in due) / len(due)
     quiet = [result for result in called if result.intent == "none"]
     meant = [result for result in called if result.intent == "known"]
     assert bfcl.SPURIOUS >= sum(bool(result.calls) for result in quiet), [result.row for result in quiet if result.calls]

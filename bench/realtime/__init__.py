@@ -1,1 +1,0 @@
-"""What a call costs that a model of a realtime session makes."""
