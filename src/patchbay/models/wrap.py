@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 else:
     Client = TypeVar("Client")
 
-_json = msgspec.json.Encoder()
-_read_json = msgspec.json.Decoder().decode
 _MOST_ERROR_BYTES = 1024 * 1024
 _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
@@ -76,12 +74,9 @@ def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain_list(value: Any) -> bool:
-    """Whether a value is a list of plain JSON, which the SDK has neither to convert nor to refuse.
-
-    The encoder also accepts bytes, dates, dataclasses and NaN; only a value that decodes to an equal one is plain.
-    """
+    """Whether a value is a list of plain JSON, which the SDK has neither to convert nor to refuse."""
     try:
-        return type(value) is list and bool(_read_json(_json.encode(value)) == value)
+        return type(value) is list and bool(msgspec.to_builtins(value) == value)  # bytes, dates and dataclasses become others
     except (TypeError, ValueError, RecursionError):
         return False
 
