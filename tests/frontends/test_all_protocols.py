@@ -155,10 +155,19 @@ async def test_call_that_stays_without_an_object_is_an_error(case, name, stream)
     assert ([], "error", 3) == (read.calls, read.finish, len(server.asked))
 
 
+BROKEN = {
+    "native": Written("", [native_call('{"city": "Ro')]),
+    "a fence without a quote": Written('```tool_call\n{"name": "weather", "arguments": {"city": "Rome}}\n```'),
+    "tags without a quote": Written('<tool_call>{"name": "weather", "arguments": {"city": "Rome}}</tool_call>'),
+}
+
+
 @pytest.mark.parametrize(("name", "stream"), WAYS)
-async def test_call_that_breaks_off_is_asked_for_again_unless_its_beginning_was_sent(name, stream):
-    server = Server([Written("", [native_call('{"city": "Ro')]), written(ROME, native=True, text="")], stream=stream)
-    read = await ask(name, server, stream=stream, native=True)
+@pytest.mark.parametrize("case", BROKEN)
+async def test_call_that_breaks_off_is_asked_for_again_unless_its_beginning_was_sent(case, name, stream):
+    native = case == "native"
+    server = Server([BROKEN[case], written(ROME, native=native, text="")], stream=stream)
+    read = await ask(name, server, stream=stream, native=native)
     if stream and name in ("chat", "responses"):
         assert ([], "error", 1) == (read.calls, read.finish, len(server.asked))
     else:

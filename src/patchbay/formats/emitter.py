@@ -273,7 +273,7 @@ class Emitter:
         self._call = None
 
     def cut(self, raw: str, name: str = "") -> None:
-        """Record a call that the end of the text cut off.
+        """Record a call that is not complete: the text ends in it, or it is broken.
 
         ``raw``: its text from its first marker on. ``name``: its name, if known.
         """
@@ -290,7 +290,7 @@ class Emitter:
             self._call = None
         self.markup()
         self._cut.append(call)
-        self._events.append(CallCut(index, call))
+        self._events.append(CallCut(index, call, broken=self._source.pos < len(self._source.buf)))
 
     def argument_text(self, text: str) -> CallArguments:
         """Return the event for a piece of the arguments that took the fast path."""

@@ -56,10 +56,14 @@ class CallEnd:
 
 @dataclass(slots=True)
 class CallCut:
-    """The text ended inside a call. ``index`` is None if its name was not known yet (there was no CallStart)."""
+    """A call ended inside its arguments. ``index`` is None if its name was not known yet (there was no CallStart).
+
+    ``broken``: the model went on behind it; else the text ended there.
+    """
 
     index: int | None
     call: IncompleteCall
+    broken: bool = False
 
 
 Event = TextDelta | ReasoningDelta | TextWasReasoning | CallStart | CallArguments | CallEnd | CallCut

@@ -191,6 +191,9 @@ class ChoiceReader:
             index = indices[part.index] = self._next_index(part.name)
         elif kind is InvalidCall or (kind is CallEnd and not _is_object(part.call.raw_arguments)):
             return self._admit_invalid(part, indices)
+        elif kind is CallCut and part.broken and part.call.name:
+            call = part.call
+            return self._admit_invalid(InvalidCall(part.index, ToolCall(call.id, call.name, call.raw_arguments)), indices)
         elif kind is CallCut and part.index is None:
             self._cut = True
             return None
