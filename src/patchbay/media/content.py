@@ -150,7 +150,9 @@ def drop_cut_base64(text: str) -> str:
     """Return a truncated text without the base64 that the cut went through, which must not become a file."""
     whole = text.rstrip(_BASE64)
     size = len(text) - len(whole)
-    if size < MIN_URL or not whole.endswith((_MARK, '"')):
+    rest = text[len(whole) :]
+    is_mixed = any(map(str.isupper, rest)) and any(map(str.islower, rest)) and any(map(str.isdigit, rest))
+    if size < MIN_URL or not is_mixed or not whole.endswith((_MARK, '"')):
         return text
     return f"{whole}[{size} characters of base64 are left out: the rest is missing]"
 
