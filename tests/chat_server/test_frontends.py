@@ -75,11 +75,12 @@ def test_a_registered_tool_searches_in_the_place_of_the_vendors(name: str) -> No
             assert (400, []) == (at.server.ask("POST", path, body).status, at.asked)
 
 
-def test_a_search_that_a_client_demands_is_the_registered_tools() -> None:
+@pytest.mark.parametrize("others", [[], [{"name": "other", "input_schema": {"type": "object"}}]])
+def test_a_search_that_a_client_demands_is_the_registered_tools(others: list[dict[str, Any]]) -> None:
     path, body = REQUESTS["messages"]
-    choice = {"type": "tool", "name": "web_search"}
+    body = {**body, "tools": [*others, *SEARCHES["messages"]], "tool_choice": {"type": "tool", "name": "web_search"}}
     with serve_weather([calls(call("weather", '{"city": "Rome"}')), "It is clear."], chat={"web_search": "weather"}) as at:
-        assert 200 == at.server.ask("POST", path, {**body, "tools": SEARCHES["messages"], "tool_choice": choice}).status
+        assert 200 == at.server.ask("POST", path, body).status
         assert {"type": "function", "function": {"name": "weather"}} == at.asked[0]["tool_choice"]
 
 

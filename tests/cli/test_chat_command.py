@@ -21,7 +21,7 @@ from patchbay.cli.chat_session import TextView
 from patchbay.testing import Raw, Recorded, ScriptedUpstream, events
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Pause, Quote, Say
 from realtime.server.rig import Serving, serving
-from support.processes import Process, run_process
+from support.processes import Process, listening, run_process
 from tools_server.rig import calling_back, json_response
 
 BOUND = 60
@@ -146,6 +146,8 @@ def test_terminal_chat_shows_model_and_tools_and_offers_a_choice_of_models(chose
             listed = screen.until("Model (number or name): ")
             assert ["1  large", "2  small", "3  \\u001b[31mred"] == [line.strip() for line in listed.splitlines()]
             os.write(ours, chosen)
+            for wrong in filter(None, chosen.decode().splitlines()[:-1]):
+                screen.until(f"There is no model '{wrong}': enter a number up to 3, or a name.")
             assert "ann with small; 1 tool: get_weather" in screen.until("> ")
             os.write(ours, b"Hi.\n")
             screen.until("Hello.")
@@ -154,6 +156,18 @@ def test_terminal_chat_shows_model_and_tools_and_offers_a_choice_of_models(chose
             assert 0 == chat.wait(BOUND)
         os.close(ours)
         assert "small" == upstream.chats[0].json["model"]
+
+
+def test_a_terminal_chat_with_an_unknown_role_does_not_ask_for_a_model():
+    with SeveralModels([]) as upstream, serving(upstream=upstream.url) as server:
+        ours, theirs = pty.openpty()
+        with Process(
+            command(server, "--role", "nosuch"), stdin=theirs, stdout=theirs, stderr=theirs
+        ) as chat, stopped(chat):  # type: ignore[arg-type]  # fmt: skip
+            os.close(theirs)
+            assert "" == Screen(ours).until("patchbay: There is no role 'nosuch' here, but ann")
+            assert 1 == chat.wait(BOUND)
+        os.close(ours)
 
 
 @pytest.mark.parametrize("key", [b"\x03", b"\x04"])
@@ -230,6 +244,21 @@ def test_chat_with_a_foreign_server_is_an_error():
         done = run_process(command, input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert "not a Patchbay server" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--api-key", "a-key-of-this-test"], ["--config"]])
+def test_chat_with_a_proxy_says_that_it_is_one_and_what_to_use(flags: list[str], tmp_path):
+    if "--config" in flags:
+        (file := tmp_path / "hooks.toml").write_text("")
+        flags = [*flags, str(file), "--store", "memory"]
+    proxy = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", "http://127.0.0.1:9/v1", *flags]
+    with listening(proxy, name="proxy") as server:
+        done = run_process([*CHAT, "--server", server.url], input="", capture_output=True, text=True, timeout=BOUND)
+    assert (1, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith(
+        "patchbay: This is a proxy, or another server with OpenAI's API, which has no live sessions: use"
+    )
+    assert "--token-file" not in done.stderr
 
 
 @pytest.mark.parametrize("length", [70_000, 3_000_000])

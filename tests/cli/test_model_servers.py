@@ -156,6 +156,34 @@ def test_an_upstream_that_accepts_connections_is_not_warned_of():
         assert "" == warning_of_upstream(f"http://127.0.0.1:{server.getsockname()[1]}/v1")
 
 
+@pytest.mark.parametrize("command", ["proxy", "serve"])
+def test_an_upstream_whose_api_is_below_v1_is_reported_at_start_with_the_url_to_use(command: str):
+    flags = ["--store", "memory", "--mcp-config", "none"] if command == "serve" else []
+    with answering(models("library")) as port:
+        upstream = f"http://127.0.0.1:{port}"
+        program = [sys.executable, "-m", "patchbay", command, "--port", "0", "--upstream", f"{upstream}/", *flags]
+        with listening(program, name=command) as server:
+            pass
+    assert f"the upstream {upstream} has no /models, but {upstream}/v1 has: use {upstream}/v1 as --upstream" in "".join(
+        server.printed
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "warned"),
+    [
+        (models("vllm"), 200, True),
+        (models("vllm"), 401, True),
+        (models("vllm"), 500, False),
+        ({**models("llamacpp"), "/models": {}}, 200, False),
+        ({}, 200, False),
+    ],
+)
+def test_only_an_upstream_without_models_of_its_own_is_warned_of(answers, status: int, warned: bool):
+    with answering(answers, status=status) as port:
+        assert warned == bool(warning_of_upstream(f"http://127.0.0.1:{port}"))
+
+
 def test_serve_on_all_addresses_says_that_other_machines_are_refused_and_how_to_let_them_in(tmp_path):
     token = tmp_path / "token"
     token.write_text("a-token-of-this-server")

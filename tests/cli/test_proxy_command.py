@@ -154,7 +154,7 @@ def test_proxy_prints_its_address_and_upstream_without_colours(listener: str) ->
 
 def test_every_setting_can_come_from_the_environment(listener: str) -> None:
     env = {
-        "UPSTREAM_BASE_URL": listener, "PORT": "0", "HOST": "127.0.0.1", "PROXY_API_KEY": "k1234", "UPSTREAM_API_KEY": "",
+        "UPSTREAM_BASE_URL": listener, "PORT": "0", "HOST": "127.0.0.1", "PROXY_API_KEY": "a-key-of-this-test", "UPSTREAM_API_KEY": "",
         "PATCHBAY_BASE_PATH": "v3", "PATCHBAY_CORS": "1", "PATCHBAY_TOOLS": "text", "PATCHBAY_NO_REASONING": "true",
         "PATCHBAY_MAX_BODY_SIZE": "1mb", "PATCHBAY_WORKERS": "1",
     }  # fmt: skip
@@ -175,14 +175,14 @@ def test_size_units_and_base_paths_are_accepted_in_any_spelling(size: str, limit
 
     flags = [f"--max-body-size={size}", "--port=0"]
     with ScriptedUpstream(["Hello."]) as upstream:
-        variables = {"UPSTREAM_BASE_URL": upstream.url, "PROXY_API_KEY": "k1234", "PATCHBAY_BASE_PATH": path}
+        variables = {"UPSTREAM_BASE_URL": upstream.url, "PROXY_API_KEY": "a-key-of-this-test", "PATCHBAY_BASE_PATH": path}
         with listening([*PROXY, *flags], name="patchbay proxy", environment=variables) as child:
             base = child.url.removesuffix(path.strip("/"))
             statuses = [
-                status(f"{base}{path.strip('/')}/chat/completions", limit - 5000, "k1234"),
-                status(f"{base}{path.strip('/')}/chat/completions", limit + 1, "k1234"),
+                status(f"{base}{path.strip('/')}/chat/completions", limit - 5000, "a-key-of-this-test"),
+                status(f"{base}{path.strip('/')}/chat/completions", limit + 1, "a-key-of-this-test"),
                 status(f"{base}{path.strip('/')}/chat/completions", 1, "another"),
-                status(f"{base}v1/chat/completions", 1, "k1234"),
+                status(f"{base}v1/chat/completions", 1, "a-key-of-this-test"),
             ]
     assert [200, 413, 401, 404] == statuses
 
@@ -190,7 +190,7 @@ def test_size_units_and_base_paths_are_accepted_in_any_spelling(size: str, limit
 def test_an_address_that_others_can_reach_without_a_key_is_warned_of(listener: str) -> None:
     first, _, stderr = start("--upstream", listener, "--port", "0", "--host", "0.0.0.0")
     assert (True, True) == ("anyone there can use this proxy" in stderr, "on http://127.0.0.1:" in first)
-    assert "" == start("--upstream", listener, "--port", "0", "--host", "0.0.0.0", "--api-key", "k1234")[2]
+    assert "" == start("--upstream", listener, "--port", "0", "--host", "0.0.0.0", "--api-key", "a-key-of-this-test")[2]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")

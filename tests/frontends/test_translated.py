@@ -16,7 +16,7 @@ from frontends.protocols import Server, Written
 from frontends.test_requests import decode
 from patchbay._ratelimit import BURST
 from patchbay.errors import InvalidRequestError
-from patchbay.frontends import OpenAIResponses
+from patchbay.frontends import OpenAIResponses, anthropic, gemini, responses_request
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.exchange_driver import drive_async
@@ -224,10 +224,23 @@ def test_a_schema_without_a_mime_type_asks_for_json():
     assert ("json_schema", SCHEMA) == (format_["type"], format_["json_schema"]["schema"])
 
 
+HOSTED_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 HOSTED = [
-    ({**MESSAGES, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+    ({**MESSAGES, "tools": [HOSTED_SEARCH]}, "web_search_20250305"),
     ({**MESSAGES, "tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "web_fetch_20250910"),
     ({**RESPONSES, "tools": [{"type": "web_search"}]}, "web_search"),
+    (
+        {
+            **MESSAGES,
+            "tools": [*TOOLS["messages"]["tools"], HOSTED_SEARCH],
+            "tool_choice": {"type": "tool", "name": "web_search"},
+        },
+        "web_search_20250305",
+    ),
+    (
+        {**RESPONSES, "tools": [*TOOLS["responses"]["tools"], {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+        "web_search",
+    ),
     ({**GEMINI, "tools": [{"googleSearch": {}}]}, "googleSearch"),
     ({**GEMINI, "tools": [{"urlContext": {}}]}, "urlContext"),
 ]
@@ -242,10 +255,40 @@ def test_a_model_does_not_invent_what_a_hosted_search_finds(request_, named):
     assert "--web-search" in json.dumps(answer.json)
 
 
-def test_a_hosted_search_beside_other_tools_is_left_out():
-    body = {**RESPONSES, "tools": [*TOOLS["responses"]["tools"], {"type": "web_search"}]}
+@pytest.fixture
+def omitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the front-ends log as left out."""
+    found: list[str] = []
+    for module in (anthropic, gemini, responses_request):
+        monkeypatch.setattr(module, "_omit", found.append)
+    return found
+
+
+@pytest.mark.parametrize(("request_", "named"), HOSTED)
+def test_a_hosted_search_that_a_request_is_for_is_not_logged_as_left_out(request_, named, omitted):
+    decode(request_)
+    assert [] == omitted
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_", "search", "named"),
+    [
+        ("responses", RESPONSES, {"type": "web_search"}, "'web_search'"),
+        ("messages", MESSAGES, HOSTED_SEARCH, "'web_search_20250305'"),
+        ("gemini", GEMINI, {"googleSearch": {}}, "googleSearch"),
+    ],
+)
+def test_a_hosted_search_beside_other_tools_is_left_out_and_logged(protocol, request_, search, named, omitted):
+    body = {**request_, "tools": [*TOOLS[protocol]["tools"], search]}
     with ScriptedUpstream(["Words."], tools="refuse") as upstream, serving(create_app(upstream.url)) as port:
-        assert 200 == ask(port, "POST", "/v1/responses", body).status
+        assert 200 == ask(port, "POST", path_of(body), body).status
+    assert [f"the hosted tool {named}"] == omitted
+
+
+def test_a_demand_for_another_hosted_tool_is_refused_by_its_name():
+    tools = [*TOOLS["responses"]["tools"], {"type": "code_interpreter"}]
+    with pytest.raises(InvalidRequestError, match="'code_interpreter', which runs on its vendor's servers only"):
+        decode({**RESPONSES, "tools": tools, "tool_choice": {"type": "code_interpreter"}})
 
 
 # written for the model

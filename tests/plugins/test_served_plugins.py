@@ -92,6 +92,20 @@ def served(plugin: Path) -> Iterator[Served]:
         yield served
 
 
+def test_a_broken_plugin_is_a_warning_and_the_log_begins_with_the_plugins(plugin: Path):
+    (write_plugin(plugin.parent / "bad", SLOW) / "main.py").write_text("def (\n")
+    with serving(plugin) as served:
+        assert served.process.stderr is not None
+        lines = []
+        for line in served.process.stderr:
+            lines.append(line)
+            if "It cannot be run as it is" in line:
+                break
+    broken = [" WARNING [bad] " in line for line in lines if "slow registered" not in line]
+    assert broken
+    assert all(broken), lines
+
+
 def test_one_ctrl_c_lets_running_calls_finish_and_then_removes_the_tools_and_ends_the_plugins(plugin: Path, served: Served):
     worker = served.worker()
     with ThreadPoolExecutor(1) as threads:
@@ -99,7 +113,7 @@ def test_one_ctrl_c_lets_running_calls_finish_and_then_removes_the_tools_and_end
         poll_until((plugin / "begun").exists)
         served.process.send_signal(signal.SIGINT)
         assert served.process.stderr is not None
-        poll_until(lambda: "1 call running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
+        poll_until(lambda: "1 request running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
         assert is_alive(worker)
         (plugin / "go").touch()
         assert ("done", False) == ((answer := called.result(BOUND))["output"], answer["is_error"])
@@ -115,7 +129,7 @@ def test_a_second_ctrl_c_does_not_wait_and_leaves_no_process(plugin: Path, serve
         poll_until((plugin / "begun").exists)
         served.process.send_signal(signal.SIGINT)
         assert served.process.stderr is not None
-        poll_until(lambda: "1 call running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
+        poll_until(lambda: "1 request running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
         served.process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             called.result(BOUND)

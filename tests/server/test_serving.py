@@ -66,7 +66,7 @@ async def quick(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_stop_finishes_running_requests_and_exits_0(number: signal.Signals, workers: str) -> None:
+def test_stop_finishes_running_requests_says_so_and_exits_0(number: signal.Signals, workers: str) -> None:
     go = threading.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -85,7 +85,7 @@ def test_stop_finishes_running_requests_and_exits_0(number: signal.Signals, work
             wait_until_refused(port)
             go.set()
             assert b"data: two" in read_until(client, b"0\r\n\r\n")
-        assert (0, "") == finish(process)
+        assert (0, "stopping: 1 request running, up to 30 s; press Ctrl-C again to stop at once\n") == finish(process)
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [("1", "0"), ("1", "1"), ("2", "1")])

@@ -89,7 +89,7 @@ def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
         assert reached.wait(BOUND)
         process.send_signal(signal.SIGINT)
         line = process.stderr.readline()
-        assert f"stopping: 1 call running, up to {30 if again else 1} s; press Ctrl-C again to stop at once\n" == line
+        assert f"stopping: 1 request running, up to {30 if again else 1} s; press Ctrl-C again to stop at once\n" == line
         if again:
             process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=BOUND)

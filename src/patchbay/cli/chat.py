@@ -66,10 +66,13 @@ def chat(
     interactive = sys.stdin is not None and sys.stdin.isatty()
     tools = ""
     if interactive and not as_json:
-        owners = {} if realtime else _list_models(client)
+        described = _describe_tools(client, role)
+        owners = (
+            {} if realtime or described is None else _list_models(client)
+        )  # opening the session tells why there is no such role
         model = model or _choose_model(list(owners))
         if owners.get(model) != _AGENT:  # which has tools of its own
-            tools = _describe_tools(client, role)
+            tools = described or ""
     query = {"realtime": model, "output": "text"} if realtime else {"model": model}
     query |= {name: value for name, value in (("instructions", instructions), ("session", session)) if value}
     if takeover:
@@ -122,15 +125,16 @@ def _choose_model(names: list[str]) -> str:
             return names[int(chosen) - 1]
         if chosen in names:
             return chosen
+        print(f"There is no model {printable(chosen)!r:.100}: enter a number up to {len(names)}, or a name.", file=sys.stderr)
 
 
-def _describe_tools(client: ServerClient, role: str) -> str:
-    """Return the names of a role's tools as a phrase, "" where they are not known."""
+def _describe_tools(client: ServerClient, role: str) -> str | None:
+    """Return the names of a role's tools as a phrase, None where they are not known."""
     from patchbay.cli.tools import list_tools
 
     try:
         found = list_tools(client, role).get(role, ())
     except (ServerRefusedError, ServerUnavailableError):
-        return ""
+        return None
     names = ", ".join(each["name"] for each in found)
     return one_line(f"{plural(len(found), 'tool')}: {names}", _MAX_TOOLS) if names else "no tools"

@@ -30,6 +30,10 @@ _MAX_LINE: Final = 4 * _MAX_TEXT + 4
 """In bytes: more than the longest valid line."""
 
 _NO_SERVER: Final = "The server is not a Patchbay server."
+_PROXY: Final = (
+    "This is a proxy, or another server with OpenAI's API, which has no live sessions: use a `patchbay serve` with --upstream or "
+    "--realtime."
+)
 _NO_SUCH_SOCKET: Final = "no_such_socket"
 _FLAGS: Final = {"?takeover=1": "--takeover", "?realtime=": "--realtime", "?model=": "--model "}
 """Flags for the query parameters that the server's messages suggest."""
@@ -358,6 +362,8 @@ def _rejection(error: InvalidStatus, url: str) -> ServerRefusedError:
         body = json.loads(error.response.body or b"")
     except ValueError:
         body = None
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        return ServerRefusedError(_PROXY, is_transient=False)
     detail = (body.get("detail") or body.get("error")) if isinstance(body, dict) else None
     if not isinstance(detail, str):
         detail = _NO_SERVER

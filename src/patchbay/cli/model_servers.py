@@ -107,20 +107,39 @@ async def _get_object(client: HttpClient, path: str) -> tuple[int, dict[str, Any
 
 
 def warning_of_upstream(url: str) -> str:
-    """Return a warning about an upstream that accepts no connection now, "" for one that does within a second."""
+    """Return a warning about an upstream that accepts no connection now, or whose API is below /v1; "" after a second."""
     target = urlsplit(url)
     address = target.hostname or "", target.port or (443 if target.scheme == "https" else 80)
-    reason = [f"no connection within {_SECONDS:g} s"]
+    unreachable = f"the upstream {url} cannot be reached (%s): requests fail until it can"
+    warning = unreachable % f"no connection within {_SECONDS:g} s"
 
-    def connect() -> None:
+    def check() -> None:
+        nonlocal warning
         try:
             socket.create_connection(address, timeout=_SECONDS).close()
         except OSError as error:
-            reason[0] = error.strerror or str(error)
-        else:
-            reason.clear()
+            warning = unreachable % (error.strerror or str(error))
+            return
+        warning = ""
+        if not target.path.endswith("/v1") and asyncio.run(_is_below_v1(url)):
+            warning = f"the upstream {url} has no /models, but {url}/v1 has: use {url}/v1 as --upstream"
 
-    attempt = threading.Thread(target=connect, daemon=True)  # looking up a name may take longer, and cannot be stopped
+    attempt = threading.Thread(target=check, daemon=True)  # looking up a name may take longer, and cannot be stopped
     attempt.start()
     attempt.join(_SECONDS)
-    return f"the upstream {url} cannot be reached ({reason[0]}): requests fail until it can" if reason else ""
+    return warning
+
+
+async def _is_below_v1(url: str) -> bool:
+    """Whether a server has OpenAI's API below ``url``/v1, and not below ``url``."""
+    path = urlsplit(url).path
+    client = HttpClient(Origin(url), connect_timeout=_SECONDS)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            if (await _get_object(client, f"{path}/models"))[0] != 404:
+                return False
+            return (await _get_object(client, f"{path}/v1/models"))[0] in (200, 401)  # 401: it wants a key
+    except (ClientError, TimeoutError):
+        return False
+    finally:
+        await client.close()

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import typer
 
 from patchbay._flags import build
-from patchbay._text import plural
 from patchbay.cli.options import (
     GOVERNANCE,
     SERVING,
@@ -234,11 +233,7 @@ def serve(
         for each in filter(None, warnings):
             _logger.warning("%s", each)
 
-    def draining(calls: int) -> None:
-        running = f"{plural(calls, 'call')} running, up to {options.drain_timeout} s"
-        print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
-
-    sys.exit(run(lambda: app, options, ready=announce, stopping=draining))
+    sys.exit(run(lambda: app, options, ready=announce))
 
 
 def _announce(

@@ -17,6 +17,7 @@ from patchbay.cli.plugins import resolve_plugins
 from patchbay.cli.terminal import sanitize_ansi
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.plugins.host.control import make_host, serve_host
+from patchbay.plugins.host.process import LogLine
 from patchbay.plugins.host.server_api import Accepted, Listing, Refused, WantedTool
 from patchbay.server.registry_models import ClearBody, RegisterBody, UnregisterBody
 from patchbay.server.registry_service import RegistryService
@@ -96,10 +97,16 @@ class ServedPlugins:
             plugins=self._folder,
             registered=_log_registered,
         )
-        host.book.subscribe(lambda line: _logger.info("[%s] %s", line.plugin, sanitize_ansi(line.text)))
+        host.book.subscribe(_log_line)
         async with serve_host(host, self._listener, stop=partial(signal.raise_signal, signal.SIGTERM)):
             yield
             await host.aclose()
+
+
+def _log_line(line: LogLine) -> None:
+    """Log a plugin's line, as a warning from that level on: lines below ERROR are rate-limited."""
+    level = logging.WARNING if line.level >= logging.WARNING else logging.INFO
+    _logger.log(level, "[%s] %s", line.plugin, sanitize_ansi(line.text))
 
 
 def _log_registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def serve_proxy(values: dict[str, Any]) -> int:
     from patchbay.cli.request_lines import show_requests
     from patchbay.proxy import create_app
     from patchbay.server.runtime import serve
-    from patchbay.server.settings import ProxySettings, ServeOptions
+    from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings
 
     store = None if values["store"] == MEMORY else values["store"]
     settings = build(ProxySettings, values, upstream=values["upstream"], response_store=store)
@@ -74,22 +74,28 @@ def serve_proxy(values: dict[str, Any]) -> int:
         approvals = store or (None if values["store"] == MEMORY else PROXY_STORE)
         governance = make_governance(Path(values["config"]), values["audit"], values["audit_days"], store=approvals)
 
+    no_events = "each of its workers has its own: start it with --workers 1." if options.workers > 1 else ""
+    key_problem = ""
+    try:
+        ToolsSettings(token=settings.api_key)
+    except ConfigurationError as error:
+        key_problem = f"patchbay tail needs a longer --api-key: {error}"
+
     def make_app() -> ProxyApp:
         fields = {name: value for name, value in vars(settings).items() if name != "connect_timeout"}
         app = create_app(**fields, options=text, governance=governance)
         show_requests(app, options.log)
-        if options.workers > 1:
-            app.no_events = "each of its workers has its own: start it with --workers 1."
+        app.no_events = no_events or key_problem
         return app
 
     app = make_app()  # errors are reported before anything runs
     reject_itself(settings.upstream, options.host, options.port)
-    problem = "" if values["found"] else warning_of_upstream(settings.upstream)
+    problems = [key_problem, "" if values["found"] else warning_of_upstream(settings.upstream)]
     return serve(
         make_app if options.workers > 1 else lambda: app,
         options,
         ready=lambda url: _announce(
-            url, options.host, settings, governance, found=values["found"], problem=problem, watchable=not app.no_events
+            url, options.host, settings, governance, found=values["found"], problems=problems, watchable=not app.no_events
         ),
     )
 
@@ -107,7 +113,7 @@ def _announce(
     governance: Governance | None,
     *,
     found: Sequence[tuple[str, str]],
-    problem: str,
+    problems: Sequence[str],
     watchable: bool,
 ) -> None:
     """Print the addresses, the client's base URL first. ``found``: names and URLs of model servers, the upstream's first."""
@@ -127,8 +133,8 @@ def _announce(
     if watchable:
         print(f"  {dim}monitor{plain} {monitor_commands(url, governance, needs_token=settings.api_key is not None)}")
     sys.stdout.flush()
-    if problem:
-        print(f"patchbay: warning: {problem}.", file=sys.stderr)
+    for problem in filter(None, problems):
+        print(f"patchbay: warning: {problem.removesuffix('.')}.", file=sys.stderr)
 
 
 def monitor_commands(url: str, governance: Governance | None, *, needs_token: bool) -> str:

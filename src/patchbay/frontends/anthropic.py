@@ -77,7 +77,7 @@ def decode_request(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         conversation.add("system", _system(system, "system"))
     for path, message in each_object(given.get("messages"), "messages", "an array of messages"):
         conversation.add_message(message, path)
-    tools, hosted = _tools(given.get("tools"), conversation.referenced)
+    tools, hosted = _tools(given.get("tools"), conversation.referenced, given.get("tool_choice"))
     names = "output_config", "thinking", "metadata"
     config, thinking, metadata = (value if isinstance(value, dict) else {} for value in map(given.get, names))
     wanted = config.get("format") or given.get("output_format")
@@ -206,17 +206,22 @@ def _media(block: Mapping[str, Any], kind: str, path: str) -> list[dict[str, Any
     return [text_part(about), file] if about else [file]
 
 
-def _tools(tools: Any, referenced: Mapping[str, None]) -> tuple[list[dict[str, Any]], str]:
-    """Return the callable tools, deferred ones last in the order in which they were found, and a web search if there are none."""
+def _tools(tools: Any, referenced: Mapping[str, None], choice: Any) -> tuple[list[dict[str, Any]], str]:
+    """Return the callable tools, deferred ones last in the order in which they were found, and a hosted web search.
+
+    It is "" where there are other tools, unless ``choice`` names it.
+    """
     plain: list[dict[str, Any]] = []
     deferred: dict[str, dict[str, Any]] = {}
-    hosted = ""
+    web: list[dict[str, Any]] = []
     for path, tool in each_object(tools or [], "tools"):
         kind = tool.get("type") or "custom"
         published = anthropic_tool(kind)
         if kind != "custom" and published is None:
-            _omit(f"the hosted tool {kind!r}")
-            hosted = kind if str(kind).startswith(("web_search", "web_fetch")) else hosted
+            if str(kind).startswith(("web_search", "web_fetch")):
+                web.append(tool)
+            else:
+                _omit(f"the hosted tool {kind!r}")
             continue
         name = member(tool, "name", str, path, "a string")
         schema = published["parameters"] if published else member(tool, "input_schema", dict, path, "an object")
@@ -232,7 +237,15 @@ def _tools(tools: Any, referenced: Mapping[str, None]) -> tuple[list[dict[str, A
             deferred[name] = function
         else:
             plain.append(function)
-    return plain + [deferred[name] for name in referenced if name in deferred], "" if plain or deferred else hosted
+    chosen = choice.get("name") if isinstance(choice, dict) else None
+    hosted = next((tool["type"] for tool in web if chosen and tool.get("name") == chosen), "")
+    if plain or deferred:
+        for tool in web:
+            if tool["type"] != hosted:
+                _omit(f"the hosted tool {tool['type']!r}")
+    elif web and not hosted:
+        hosted = web[-1]["type"]
+    return plain + [deferred[name] for name in referenced if name in deferred], hosted
 
 
 def _tool_choice(choice: Any) -> dict[str, Any]:

@@ -189,12 +189,17 @@ def _tools(tools: Any) -> tuple[list[dict[str, Any]], str]:
         declarations = _get(tool, "functionDeclarations")
         if declarations is None:
             refuse({"mcpServers": _get(tool, "mcpServers")}, {"mcpServers": MCP_ADVICE})
-            _omit(f"the hosted tool {', '.join(tool)}")
-            hosted = next((name for name in _WEB if _get(tool, name) is not None), hosted)
+            if web := next((name for name in _WEB if _get(tool, name) is not None), ""):
+                hosted = web
+            else:
+                _omit(f"the hosted tool {', '.join(tool)}")
         for where, declared in each_object(declarations or [], f"{path}.functionDeclarations"):
             schema = _get(declared, "parametersJsonSchema") or _json_schema(declared.get("parameters"))
             name = member(declared, "name", str, where, "a string")
             functions.append(function_of(declared, name, schema if isinstance(schema, Mapping) else None))
+    for name in _WEB if functions and hosted else ():
+        if any(_get(tool, name) is not None for tool in tools):
+            _omit(f"the hosted tool {name}")
     return functions, "" if functions else hosted
 
 

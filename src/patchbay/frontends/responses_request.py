@@ -151,7 +151,10 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
         reasoning_effort=reasoning.get("effort"),
         verbosity=text.get("verbosity"),
     )
-    hosted = "" if tools.functions else listed.hosted
+    hosted, choice = listed.hosted, given.get("tool_choice")
+    if hosted and tools.functions and not (isinstance(choice, dict) and _is_web_search(choice)):
+        _omit(f"the hosted tool {hosted!r}")
+        hosted = ""
     return ResponsesRequest({**given, "tools": listed.echoed}, items, chat, tools.routes, hosted)
 
 
@@ -215,7 +218,7 @@ def _read_tools(raw: Raw) -> _ListedTools:
         tools = _Tools({}, {})
         tools.add(given, "tools")
         echoed = [{**_FUNCTION, **tool} if tool.get("type") == "function" else tool for tool in given]
-        hosted = next((tool["type"] for tool in given if str(tool.get("type")).startswith("web_search")), "")
+        hosted = next((tool["type"] for tool in given if _is_web_search(tool)), "")
         encoded = Raw(encode([*tools.functions.values()])), Raw(encode(echoed))
         listed = _ListedTools(tools.functions, tools.routes, *encoded, hosted)
         _listed.put(key, listed, 4 * len(key))
@@ -254,7 +257,7 @@ class _Tools:
                 self._add_function(kind, tool, where, None, tool.get("parameters") or _SEARCH_PARAMETERS)
             elif kind in OPENAI and _is_local(tool.get("environment")):
                 self._add_function(kind, {**tool, **OPENAI[kind]}, where, None, OPENAI[kind]["parameters"])
-            else:
+            elif not _is_web_search(tool):
                 _omit(f"the hosted tool {kind!r}")
 
     def _add_function(self, kind: str, tool: Mapping[str, Any], path: str, namespace: str | None, parameters: Any) -> None:
@@ -281,7 +284,14 @@ class _Tools:
 
     def _chosen(self, choice: Mapping[str, Any], path: str) -> str:
         kind = str(choice.get("type"))
+        if kind not in CALL_FORMS and not _is_web_search(choice):
+            raise InvalidRequestError(f"'{path}' names {kind!r}, which runs on its vendor's servers only.", param=path)
         return self.flat_name(choice, path) if kind in ("function", "custom") else kind
+
+
+def _is_web_search(tool: Mapping[str, Any]) -> bool:
+    """Whether a tool, or the one that a ``tool_choice`` names, is OpenAI's web search."""
+    return str(tool.get("type")).startswith("web_search")
 
 
 def _is_local(environment: Any) -> bool:

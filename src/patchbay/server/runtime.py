@@ -27,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
+from patchbay._text import plural
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.server.request_log import AsgiApp, log_requests
 from patchbay.server.settings import ServeOptions, Verbosity
@@ -127,14 +128,12 @@ def run_server(
     drain_timeout: int,
     ready: Callable[[], None],
     still_wanted: Callable[[], bool] | None = None,
-    stopping: Callable[[int], object] | None = None,
     signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` once requests are served.
 
     The signal handlers stay installed: a signal that comes while the process ends must not become its exit status.
-    ``still_wanted`` is called once a second; False starts the drain. ``stopping`` is called with the number of requests that the
-    drain waits for, if any.
+    ``still_wanted`` is called once a second; False starts the drain. If requests are running then, a line on stderr says so.
 
     WebSockets are served for an application with ``speaks_websocket``: pinged every 20 s, messages of up to 1 MiB, or up to its
     ``max_message_size`` bytes. Its method ``stopping()`` is called before the drain, its coroutine ``reload()`` at SIGHUP; it
@@ -171,7 +170,6 @@ def run_server(
         ),
         ready,
         signals,
-        stopping,
         app,
     )
     _settle_collector()
@@ -244,11 +242,9 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         ready: Callable[[], None],
         signals: tuple[signal.Signals, ...],
-        stopping: Callable[[int], object] | None,
         app: object,
     ) -> None:
         super().__init__(config)
-        self._stopping = stopping
         self._notify_app: Callable[[], object] | None = getattr(app, "stopping", None)
         self._reload_app: Callable[[], Coroutine[Any, Any, str]] | None = getattr(app, "reload", None)
         self._reloading: asyncio.Task[None] | None = None
@@ -280,8 +276,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._notify_app is not None:
             self._notify_app()
-        if self._stopping is not None and self.server_state.tasks and not self.force_exit:
-            self._stopping(len(self.server_state.tasks))
+        if (count := len(self.server_state.tasks)) and not self.force_exit:
+            running = f"{plural(count, 'request')} running, up to {int(self.config.timeout_graceful_shutdown or 0)} s"
+            print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
         await super().shutdown(sockets=sockets)
 
     async def _wait_tasks_to_complete(self) -> None:
@@ -402,13 +399,11 @@ def serve(
     options: ServeOptions,
     *,
     ready: Callable[[str], None],
-    stopping: Callable[[int], object] | None = None,
 ) -> int:
     """Serve until stopped; return the exit status. Raises ConfigurationError where the address cannot be bound.
 
-    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served; ``stopping`` only
-    with one process, with the number of requests that a stop waits for. Raises the PatchbayError that keeps one process from
-    starting.
+    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served. Raises
+    the PatchbayError that keeps one process from starting.
     """
     log_to_stderr(LEVELS[options.log])
     # Python's handlers end before the process: a late signal would become its exit status.
@@ -417,7 +412,7 @@ def serve(
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url), stopping=stopping)
+        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url))
         return 0
     # The first socket proved that the port is free, which a shared one cannot; its number may be a random one.
     port: int = listener.getsockname()[1]

@@ -156,7 +156,7 @@ async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
     seconds = 1 if how == "timeout" else 3_600
     options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
     config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
-    server = _Server(config, lambda: None, (), None, app)
+    server = _Server(config, lambda: None, (), app)
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(BOUND):
         while not server.started:

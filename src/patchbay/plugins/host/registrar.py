@@ -281,8 +281,6 @@ class Registrar:
         elif old is not None:
             self._snapshot = replace(old, requested=requested)
         is_new = not self.is_up or (old is not None and self._snapshot is not None and old.instance != self._snapshot.instance)
-        if not self.is_up:
-            _logger.info("The server is there")
         self._up.set()
         if self._snapshot is not None:
             for sync in self._plugins.values():
