@@ -20,6 +20,7 @@ from patchbay.hooks import (
     HookTimeouts,
     Modify,
     Respond,
+    deadlines,
 )
 from patchbay.hooks.deadlines import MAX_ABANDONED_THREADS
 from patchbay.testing import ScriptedModel
@@ -169,6 +170,20 @@ def test_exception_during_a_timeout_counts_as_the_timeout(raised):
 
     turned = play_turn(managed(guard=hook(approve_tool=breaks), timeouts=SOON))
     assert turned.results[0].endswith('"guard" timed out')
+
+
+def test_a_hook_that_does_not_end_at_all_is_closed(monkeypatch, caplog):
+    monkeypatch.setattr(deadlines, "GRACE", 0.05)
+
+    async def never_ends(_call):
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+    assert ["3"] == play_turn(managed(hook(before_tool=never_ends), timeouts=SOON)).results
+    assert "ignored its cancellation for 0.05 s and is closed" in caplog.text
 
 
 async def test_cancelled_turn_stays_cancelled_whatever_a_hook_catches():

@@ -1,4 +1,7 @@
-"""Run one method of a hook under a deadline: coroutines, threads, cancellation, and rate-limited warnings."""
+"""Run one method of a hook under a deadline: coroutines, threads, cancellation, and rate-limited warnings.
+
+The first step of a coroutine runs at once: a hook that answers without waiting costs no timer and no task.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import inspect
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from types import MethodType
+from types import MethodType, coroutine
 from typing import Any, Final
 
 from patchbay.tools.results import describe
 from patchbay.tools.threads import is_users_interrupt, run_in_thread
+
+GRACE: Final = 5.0
+"""Seconds that a cancelled hook may clean up before its coroutine is closed."""
 
 MAX_ABANDONED_THREADS: Final = 16
 """Maximum abandoned threads of one hook; until one of them ends, the hook is not called."""
@@ -58,31 +64,157 @@ class HookBrokenError(RuntimeError):
     """A hook raised SystemExit, a cancellation or the like; it counts as a failure of the hook and does not end the turn."""
 
 
-async def call_within(limit: float, method: Callable[..., Coroutine[Any, Any, Any]], view: Any) -> Any:
-    """Return a hook's answer. Raises HookTimeoutError after ``limit`` seconds, and what the hook raises.
+class Waiting:
+    """A hook's coroutine that has run its first step and is suspended. It must be awaited (``finish``)."""
 
-    A cancellation from outside always wins: what the hook returns or raises instead is dropped. A hook that ignores a
-    cancellation holds up its turn; where a tool call waits for it, the executor leaves both running (``cancel_grace``).
-    """
-    task: Any = asyncio.current_task()
-    before = task.cancelling()
-    scope = asyncio.timeout(limit)
-    failure: BaseException | None = None
-    answer = None
+    __slots__ = ("_coroutine", "_suspended_on")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], suspended_on: Any) -> None:
+        self._coroutine = coroutine
+        self._suspended_on = suspended_on
+
+    async def finish(self, limit: float) -> Any:
+        """Return the hook's answer. Raises HookTimeoutError after ``limit`` seconds, and what the hook raises."""
+        scope = asyncio.timeout(limit)
+        try:
+            async with scope:
+                return await _resume(self._coroutine, self._suspended_on)
+        except TimeoutError as error:
+            if scope.expired():
+                raise HookTimeoutError(limit) from error
+            raise  # the hook's own
+
+
+class Failed:
+    """The error that a hook raised in its first step."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def first_step(method: Callable[..., Coroutine[Any, Any, Any]], view: Any) -> Any:
+    """Start a hook's method: return its answer, a Waiting or a Failed. Raises only KeyboardInterrupt."""
     try:
-        async with scope:
-            answer = await method(view)
-    except BaseException as error:  # noqa: BLE001  (inspected below)
-        failure = error
-    if failure is not None and is_users_interrupt(failure):
-        raise failure
-    if task.cancelling() > before:
-        raise asyncio.CancelledError from failure
-    if scope.expired():
-        raise HookTimeoutError(limit) from failure
-    if failure is not None:
-        raise failure if isinstance(failure, Exception) else HookBrokenError(describe(failure)) from failure
+        started = method(view)
+        return Waiting(started, started.send(None))
+    except StopIteration as end:
+        return end.value
+    except BaseException as error:  # noqa: BLE001  (inspected there)
+        return failed(error)
+
+
+def failed(error: BaseException) -> Failed:
+    """Wrap an exception of a first step. Raises it if it is the user's interrupt."""
+    if is_users_interrupt(error):
+        raise error
+    return Failed(_contained(error))
+
+
+async def call_within(limit: float, method: Callable[..., Coroutine[Any, Any, Any]], view: Any) -> Any:
+    """Return a hook's answer. Raises HookTimeoutError after ``limit`` seconds, and what the hook raises."""
+    answer = first_step(method, view)
+    if type(answer) is Waiting:
+        return await answer.finish(limit)
+    if type(answer) is Failed:
+        raise answer.error
     return answer
+
+
+@coroutine
+def _resume(suspended: Any, suspended_on: Any) -> Generator[Any, Any, Any]:
+    """Continue a coroutine that has run its first step, in the same task.
+
+    An outside cancellation always wins: whatever the hook returns or raises instead is dropped. The hook may clean up for
+    ``GRACE`` seconds, then it is closed. Cancellations from inside the hook, such as those of its own timeouts, remain its own.
+    """
+    cancellation = _Cancellation()
+    try:
+        while True:
+            try:
+                sent = yield suspended_on
+            except GeneratorExit:
+                suspended.close()
+                raise
+            except asyncio.CancelledError as error:
+                cancellation.reason = cancellation.reason or error
+                if cancellation.is_overdue:
+                    _close(suspended)
+                    raise cancellation.reason from None
+                step = partial(suspended.throw, error)
+            except BaseException as error:  # noqa: BLE001  (handed in, as the event loop would)
+                step = partial(suspended.throw, error)
+            else:
+                step = partial(suspended.send, sent)
+            try:
+                suspended_on = step()
+            except StopIteration as end:
+                if (reason := cancellation.in_force()) is not None:
+                    raise reason from None
+                return end.value
+            except BaseException as error:
+                if is_users_interrupt(error):
+                    raise
+                if (reason := cancellation.in_force()) is not None:
+                    raise reason from error
+                if isinstance(error, Exception):
+                    raise
+                raise _contained(error) from error
+            if cancellation.in_force() is not None:
+                cancellation.start_grace()
+    finally:
+        cancellation.finish()
+
+
+class _Cancellation:
+    """Tracks whether a hook is being cancelled from outside, and its grace period."""
+
+    __slots__ = ("_before", "_task", "_timer", "is_overdue", "reason")
+
+    def __init__(self) -> None:
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._before: int = task.cancelling()
+        self._timer: asyncio.TimerHandle | None = None
+        self.reason: asyncio.CancelledError | None = None
+        self.is_overdue = False
+
+    def in_force(self) -> asyncio.CancelledError | None:
+        """Return the outside cancellation, if any. A timeout inside the hook uncancels its own."""
+        if self.reason is not None and self._task.cancelling() <= self._before:
+            self.reason = None
+        return self.reason
+
+    def start_grace(self) -> None:
+        """Cancel once more when the grace period is over."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GRACE, self._cancel)
+
+    def _cancel(self) -> None:
+        self.is_overdue = True
+        self._task.cancel()
+
+    def finish(self) -> None:
+        """Stop the timer and take back the second cancellation."""
+        if self._timer is not None:
+            self._timer.cancel()
+            if self.is_overdue:
+                self._task.uncancel()
+
+
+def _close(suspended: Any) -> None:
+    _logger.warning("A hook ignored its cancellation for %s s and is closed: %r", GRACE, suspended)
+    try:
+        suspended.close()
+    except BaseException as error:
+        if is_users_interrupt(error):
+            raise
+
+
+def _contained(error: BaseException) -> Exception:
+    """Return an exception that ends only the hook."""
+    return error if isinstance(error, Exception) else HookBrokenError(describe(error))
 
 
 class _ThreadCall:

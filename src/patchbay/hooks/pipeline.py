@@ -1,7 +1,8 @@
 """The hooks of one turn: runs the chain of each point and applies the decisions.
 
-A failing interceptor is skipped unless it fails closed; a failing approver denies. The methods of the four interceptor points
-return None where no hook is asked, and otherwise an awaitable.
+A failing interceptor is skipped unless it fails closed; a failing approver denies. A chain is walked synchronously until a hook
+waits or has something to say: the methods of the four interceptor points return None when every hook lets the turn go on, and
+otherwise an awaitable.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from patchbay.errors import ToolArgumentsError, ToolDeniedError
 from patchbay.hooks.calls import DecisionLog, PendingCall
-from patchbay.hooks.deadlines import HookTimeoutError, HookWarnings, call_within
+from patchbay.hooks.deadlines import Failed, HookTimeoutError, HookWarnings, Waiting, call_within, failed, first_step
 from patchbay.hooks.events import NOTHING, CallRecord, EventDispatcher, Recorder, digest_of
 from patchbay.hooks.registered import (
     DENIED,
@@ -64,7 +65,7 @@ _DENIED_BY_PERSON: Final = "Tool execution denied by a person"
 REQUEST, RESPONSE, BEFORE, APPROVE, AFTER = TRACE_PATHS.values()
 
 Pending: TypeAlias = Awaitable[Any] | None
-"""None: no hook is asked, and the turn goes on. Otherwise it must be awaited now."""
+"""None: the chain has finished and the turn goes on. Otherwise it must be awaited now."""
 
 
 class RequestHookView(Source, Protocol):
@@ -167,12 +168,20 @@ class TurnHooks:
         The awaitable gives what a program's own callback answers in the model's place, None if the model is to be called.
         """
         links = self.chains.before_llm
-        return self._before_llm(request, links) if links else None
+        for hook, method in links:
+            answer = None if hook.native else first_step(method, LLMRequest(request, REQUEST))
+            if answer is not None or hook.native:
+                return self._before_llm(request, _links_from(hook, links), answer)
+        return None
 
     def after_llm(self, response: ResponseHookView) -> Pending:
         """Run the hooks on a model's answer; their changes go into it."""
         links = self.chains.after_llm
-        return self._after_llm(response, links) if links else None
+        for hook, method in links:
+            answer = None if hook.native else first_step(method, LLMResponse(response, RESPONSE))
+            if answer is not None or hook.native:
+                return self._after_llm(response, _links_from(hook, links), answer)
+        return None
 
     def before_tool(self, call: PendingCall) -> Pending:
         """Run the hooks before a call; their changes go into it.
@@ -181,12 +190,44 @@ class TurnHooks:
         what a change raises.
         """
         links = self.chains.before_tool
-        return self._before_tool(call, links) if links else None
+        owner = call.tool.owner
+        for hook, method in links:
+            if owner and hook.name == owner:
+                continue  # it answers when the tool runs
+            if hook.tools and hook.ignores(call.tool.name):
+                continue
+            answer: Any
+            try:  # first_step inlined: the call would double the cost
+                started = method(ToolRequest(call, BEFORE))
+                answer = Waiting(started, started.send(None))
+            except StopIteration as end:
+                if end.value is None:
+                    continue
+                answer = end.value
+            except BaseException as error:  # noqa: BLE001  (as in first_step)
+                answer = failed(error)
+            return self._before_tool(call, _links_from(hook, links), answer)
+        return None
 
     def after_tool(self, call: PendingCall, value: Any) -> Pending:
         """Run the hooks on a tool's value. The awaitable gives the value as they changed it."""
         links = self.chains.after_tool
-        return self._after_tool(call, value, links) if links else None
+        for hook, method in links:
+            if hook.tools and hook.ignores(call.tool.name):
+                continue
+            answer: Any = None
+            if not hook.native:
+                try:
+                    started = method(ToolResultView(call, AFTER, value))
+                    answer = Waiting(started, started.send(None))
+                except StopIteration as end:
+                    if end.value is None:
+                        continue
+                    answer = end.value
+                except BaseException as error:  # noqa: BLE001
+                    answer = failed(error)
+            return self._after_tool(call, value, _links_from(hook, links), answer)
+        return None
 
     async def approve(self, call: PendingCall, *, may_edit: bool = True) -> None:
         """Ask the approvers about exactly this call. Raises ToolDeniedError at the first denial, and what finding facts raises.
@@ -256,16 +297,19 @@ class TurnHooks:
         call.log.edited = True
         return True
 
-    # The chains
+    # The rest of a chain, from the first hook that waits or has something to say
 
-    async def _before_llm(self, request: RequestHookView, links: Sequence[Link]) -> Any:
+    async def _before_llm(self, request: RequestHookView, links: Sequence[Link], answer: Any) -> Any:
         policy = self.chains.policy
         for hook, method in links:
             if hook.native:
                 if (given := await method(request)) is not None:
                     return given
                 continue
-            changes = await self._changes(hook, "before_llm", method, LLMRequest(request, REQUEST))
+            if answer is None:
+                answer = first_step(method, LLMRequest(request, REQUEST))
+            changes = await self._changes(hook, "before_llm", answer, LLMRequest)
+            answer = None
             if not changes:
                 continue
             if not policy.edit_system and not keeps_system(request.member("messages", REQUEST), changes.get("messages")):
@@ -280,12 +324,15 @@ class TurnHooks:
             request.apply(changes, added)
         return None
 
-    async def _after_llm(self, response: ResponseHookView, links: Sequence[Link]) -> None:
+    async def _after_llm(self, response: ResponseHookView, links: Sequence[Link], answer: Any) -> None:
         for hook, method in links:
             if hook.native:
                 await method(response)
                 continue
-            changes = await self._changes(hook, "after_llm", method, LLMResponse(response, RESPONSE))
+            if answer is None:
+                answer = first_step(method, LLMResponse(response, RESPONSE))
+            changes = await self._changes(hook, "after_llm", answer, LLMResponse)
+            answer = None
             if ends_without_calls(changes) and changes["finish_reason"] != response.member("finish_reason", RESPONSE):
                 changes["tool_calls"] = []
             written = changes.get("tool_calls")
@@ -295,11 +342,14 @@ class TurnHooks:
             if changes:
                 response.apply(changes)
 
-    async def _before_tool(self, call: PendingCall, links: Sequence[Link]) -> Any:
+    async def _before_tool(self, call: PendingCall, links: Sequence[Link], answer: Any) -> Any:
         for hook, method in links:
-            if hook.name == call.tool.owner or (hook.tools and hook.ignores(call.tool.name)):
-                continue  # a hook answers calls of its own tools later; one before it may have made it a call of another tool
-            decision = await self._decision(hook, "before_tool", method, ToolRequest(call, BEFORE), call)
+            if answer is None:
+                if hook.name == call.tool.owner or (hook.tools and hook.ignores(call.tool.name)):
+                    continue
+                answer = first_step(method, ToolRequest(call, BEFORE))
+            decision = await self._decision(hook, "before_tool", answer, call)
+            answer = None
             if isinstance(decision, DenyTool):
                 reason = as_text(decision.reason)
                 call.log.add(hook.name, "before_tool", "denied", reason)
@@ -313,15 +363,18 @@ class TurnHooks:
                 await self._change_call(hook, decision, call)
         return None
 
-    async def _after_tool(self, call: PendingCall, value: Any, links: Sequence[Link]) -> Any:
+    async def _after_tool(self, call: PendingCall, value: Any, links: Sequence[Link], answer: Any) -> Any:
         for hook, method in links:
             if hook.native:
                 given = await method(call.call, call.tool, call.arguments, call.context, value)
                 value = value if given is None else given
                 continue
-            if hook.tools and hook.ignores(call.tool.name):
-                continue
-            changes = await self._changes(hook, "after_tool", method, ToolResultView(call, AFTER, value), call)
+            if answer is None:
+                if hook.tools and hook.ignores(call.tool.name):
+                    continue
+                answer = first_step(method, ToolResultView(call, AFTER, value))
+            changes = await self._changes(hook, "after_tool", answer, ToolResultView, call)
+            answer = None
             if "result" not in changes:
                 continue
             if self.chains.policy.protects(call.tool.name):
@@ -340,15 +393,18 @@ class TurnHooks:
 
     # One hook
 
-    async def _decision(self, hook: RegisteredHook, point: str, method: Any, view: View, call: PendingCall | None = None) -> Any:
+    async def _decision(self, hook: RegisteredHook, point: str, answer: Any, call: PendingCall | None = None) -> Any:
         """Return a hook's decision, None for "go on" and for a failure that is skipped.
 
         Raises HookAbortError, and what ``on_failure`` raises for a hook that fails closed.
         """
-        try:
-            answer = await call_within(hook.timeouts.interceptor, method, view)
-        except Exception as error:  # noqa: BLE001  (a hook may raise anything)
-            on_failure(hook, point, error, call)
+        if type(answer) is Waiting:
+            try:
+                answer = await answer.finish(hook.timeouts.interceptor)
+            except Exception as error:  # noqa: BLE001  (a hook may raise anything)
+                answer = Failed(error)
+        if type(answer) is Failed:
+            on_failure(hook, point, answer.error, call)
             return None
         if answer is None or isinstance(answer, Continue):
             return None
@@ -359,13 +415,13 @@ class TurnHooks:
         return answer
 
     async def _changes(
-        self, hook: RegisteredHook, point: str, method: Any, view: View, call: PendingCall | None = None
+        self, hook: RegisteredHook, point: str, answer: Any, kind: type[View], call: PendingCall | None = None
     ) -> dict[str, Any]:
-        decision = await self._decision(hook, point, method, view, call)
+        decision = await self._decision(hook, point, answer, call)
         if decision is None:
             return {}
         try:
-            return changes_of(hook, decision, type(view))
+            return changes_of(hook, decision, kind)
         except InvalidDecisionError as error:
             on_wrong_answer(hook, point, error, call)
             return {}
@@ -433,3 +489,8 @@ _DECISIONS: Final[Mapping[str, Any]] = {
     "before_tool": (Modify, Respond, DenyTool, Ask),
     "after_tool": Modify,
 }
+
+
+def _links_from(first: RegisteredHook, links: Sequence[Link]) -> Sequence[Link]:
+    place = next(place for place, (hook, _) in enumerate(links) if hook is first)
+    return links[place:]
