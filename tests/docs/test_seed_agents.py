@@ -227,10 +227,11 @@ def test_a_list_of_tools_may_be_mixed(openai_at):
     assert [("SELECT 2", 7)] == db.asked
 
 
-def test_types_of_the_documented_table_are_mapped():
-    class Model(BaseModel):
-        a: int
+class Model(BaseModel):
+    a: int
 
+
+def test_types_of_the_documented_table_are_mapped():
     def f(s: str, i: int, f: float, b: bool, items: list[int], d: dict, m: Model, o: Optional[int]) -> str:  # noqa: UP045
         return f"{type(m).__name__} {o}"
 

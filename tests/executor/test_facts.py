@@ -189,12 +189,12 @@ def test_approvers_of_a_hook_response_get_the_facts():
     assert ("mine", [{"path": "/srv/data"}], 1) == (execution.content, [each[2] for each in person.asked], disk.looked)
 
 
+class Box(BaseModel):
+    items: list[str]
+
+
 def test_facts_function_and_tool_cannot_change_the_approved_arguments():
     """Law 9: each of them has copies of its own."""
-
-    class Box(BaseModel):
-        items: list[str]
-
     seen, kept = [], []
 
     def look(arguments):

@@ -356,20 +356,6 @@ def test_parameter_names_reserved_by_pydantic_are_allowed():
     assert dict.fromkeys(names, 1) == check(f, **dict.fromkeys(names, 1))
 
 
-def test_postponed_annotations_find_local_classes():
-    def tool_module():
-        class Local(BaseModel):
-            q: int
-
-        def f(a: Local, b: list[Local] | None = None): ...
-
-        return FunctionSchema(f)
-
-    schema = tool_module()
-    assert ["q"] == list(schema.json_schema["$defs"]["Local"]["properties"])
-    assert 3 == schema.validate("f", '{"a": {"q": 3}}')["a"].q
-
-
 @pytest.mark.parametrize("wrap", [lambda kind: kind, lambda kind: list[kind] | None])
 @pytest.mark.parametrize("make", [dataclasses.dataclass, attrs.define])
 def test_a_local_class_that_names_another_local_class_is_refused_with_the_way_out(make, wrap):

@@ -6,7 +6,6 @@ import ast
 import builtins
 import functools
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -41,11 +40,11 @@ def annotated_part(function: Callable[..., Any]) -> Any:
             target = call
 
 
-def resolved_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
+def resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations by parameter; one that cannot be resolved stays the text in the source."""
     part = annotated_part(function)
     module = getattr(part, "__globals__", {})
-    names = {**_closure(part), **local_names}
+    names = _closure(part)
     try:
         return typing.get_type_hints(part, globalns=module, localns=names, include_extras=True)
     except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
@@ -53,41 +52,23 @@ def resolved_hints(function: Callable[..., Any], local_names: Mapping[str, Any])
         return {name: _resolved(annotation, module, names) for name, annotation in _annotations(part).items()}
 
 
-def local_names(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the values of the names in postponed annotations that are local to the function which defines ``function``.
-
-    They can be found only while that function runs, so call this when the tool is made.
-    """
-    part = annotated_part(function)
-    outer = _outer_function(part)
-    wanted = {name for annotation in _annotations(part).values() for name in _names_in(annotation)} if outer else ()
-    if not wanted:
-        return {}
-    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001  (the only way to a local class)
-    while frame is not None:
-        if frame.f_code.co_qualname == outer:
-            return {name: frame.f_locals[name] for name in wanted if name in frame.f_locals}
-        frame = frame.f_back
-    return {}
-
-
-def lost_name(function: Callable[..., Any], annotation: Any, local_names: Mapping[str, Any]) -> str:
+def lost_name(function: Callable[..., Any], annotation: Any) -> str:
     """Return the error message for a postponed annotation with a name that cannot be found, "" if there is none.
 
-    Such a name was local to the function that defines this one and has returned.
+    Such a name is local to the function that defines this one.
     """
     part = annotated_part(function)
     if not (outer := _outer_function(part)):
         return ""
     code = getattr(part, "__code__", None)
     type_parameters = [item.__name__ for item in getattr(part, "__type_params__", ())]
-    known = {*local_names, *(code.co_freevars if code is not None else ()), *type_parameters, *vars(builtins)}
+    known = {*(code.co_freevars if code is not None else ()), *type_parameters, *vars(builtins)}
     known |= getattr(part, "__globals__", {}).keys() | _class_names(function).keys()
     if not (lost := [name for name in _names_in(annotation) if name not in known]):
         return ""
     return (
         f"its annotation {annotation!r} names {lost[0]!r}, which is local to {outer}() and cannot be found from here. "
-        f"Use @tool inside of {outer}(), or define {lost[0]!r} at the top level of the module."
+        f"Define {lost[0]!r} at the top level of the module."
     )
 
 
@@ -160,21 +141,13 @@ class FunctionSchema:
     def __init__(self, function: Callable[..., Any], *, is_injected: IsInjected = lambda _name, _annotation: False) -> None:
         self.function = function
         self._is_injected = is_injected
-        # Available only while the function that defines this one runs.
-        self._locals = local_names(function)
-
-    def bound(self, method: Callable[..., Any]) -> FunctionSchema:
-        """Return the schema for ``method``, which is this function bound to an object."""
-        schema = FunctionSchema(method, is_injected=self._is_injected)
-        schema._locals = self._locals
-        return schema
 
     def check_names(self, tool_name: str) -> None:
-        """Raise ConfigurationError for an annotation that uses a local name of a function that has returned."""
+        """Raise ConfigurationError for an annotation that uses a local name of the function around this one."""
         for name, annotation in getattr(annotated_part(self.function), "__annotations__", {}).items():
             if name == "return" or not isinstance(annotation, str) or self._is_injected(name, annotation):
                 continue
-            if wrong := lost_name(self.function, annotation, self._locals):
+            if wrong := lost_name(self.function, annotation):
                 raise ConfigurationError(f"Parameter {name!r} of tool {tool_name!r} cannot be read: {wrong}")
 
     @cached_property
@@ -258,7 +231,7 @@ class FunctionSchema:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        hints = resolved_hints(self.function, self._locals)
+        hints = resolved_hints(self.function)
         # A decorator may set a signature that differs from the annotations.
         for name, parameter in self.signature.parameters.items():
             if name not in hints and parameter.annotation is not parameter.empty:

@@ -87,7 +87,7 @@ class FunctionTool(BaseTool):
         for made in ("parameters", "spec", "_binding", "_validator"):
             vars(bound).pop(made, None)
         bound.function = types.MethodType(self.function, instance)
-        bound._schema = self._schema.bound(bound.function)  # noqa: SLF001  (a copy of this)
+        bound._schema = FunctionSchema(bound.function, is_injected=_is_context)  # noqa: SLF001  (a copy of this)
         functools.update_wrapper(bound, bound.function, updated=())
         return bound
 
