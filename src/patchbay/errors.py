@@ -95,6 +95,8 @@ class UpstreamError(PatchbayError, RuntimeError):
         super().__init__(message)
         self.upstream_status = upstream_status
         self.body = body
+        self.reason = ""
+        """What the server said, where the message says more."""
 
 
 class UpstreamTimeoutError(UpstreamError, TimeoutError):

@@ -23,6 +23,7 @@ from patchbay.agents import LlmAgent, SequentialAgent
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Event, HookManager
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.request_record import RequestRecord
 from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance
 from patchbay.server.settings import ToolsSettings
@@ -210,6 +211,22 @@ def test_events_of_a_run_have_the_agents_name_and_the_session():
         assert 1 == sum(each.kind == "agent.turn.start" for each in at.events)
 
 
+def recorded(at: Agents) -> list[RequestRecord]:
+    assert at.server.app.proxy is not None
+    records: list[RequestRecord] = []
+    at.server.app.proxy.observers.append(records.append)
+    return records
+
+
+def test_record_of_a_run_has_the_agents_tools_and_calls_and_the_id_of_its_turn():
+    with served(WEATHER) as at:
+        records = recorded(at)
+        at.ask()
+        poll_until(lambda: records and any(each.kind == "agent.turn.end" for each in at.events), shown=at.events)
+        assert (1, ("get_weather",), "forecaster") == (records[0].tools, records[0].calls, records[0].model)
+        assert {records[0].id} == {each.meta.turn_id for each in at.events}
+
+
 class Counting:
     """A model that counts tokens, and calls a tool first."""
 
@@ -276,10 +293,21 @@ def test_a_failing_agent_is_an_error_that_clients_do_not_repeat(stream: bool):
             assert "false" == failed.value.response.headers["x-should-retry"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_failing_agent_is_described_alike_in_every_protocol(protocol: str):
+    with served([]) as at:
+        answer = at.server.ask("POST", *PATHS[protocol])
+    error = answer.json["error"]
+    assert (500, "false") == (answer.status, answer.headers["x-should-retry"])
+    assert error["message"].startswith("The agent forecaster has failed: ")
+    assert error.get("code") in ("agent_failed", None, 500)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"n": 2}, "'n' must be 1"),
+        ({"response_format": {"type": "json_object"}}, "'response_format' must be text"),
         ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "x"}}]}, "calls its own tools alone"),
         ({"messages": [{"role": "assistant", "content": "Hi."}]}, "needs a last message of the user"),
         (
@@ -303,21 +331,30 @@ def test_two_agents_of_one_name_are_refused():
 
 
 def test_a_live_session_talks_to_an_agent():
-    with ScriptedUpstream(["Hello.", "Fine."]) as models:
-        agent = LlmAgent(name="forecaster", model=f"{models.url}#m")
-        app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), agents=[agent])
+    hooks, recorder = HookManager(), Recorder()
+    records: list[RequestRecord] = []
+    hooks.mount("recorder", recorder)
+    with ScriptedUpstream(["Hello.", *WEATHER[:1], "Fine."]) as models:
+        agent = LlmAgent(name="forecaster", model=f"{models.url}#m", tools=[get_weather], tool_mode="native")
+        governance = Governance(hooks=hooks)
+        app = create_tools_app(("ann",), settings=ToolsSettings(lease=0.0), agents=[agent], governance=governance)
+        assert app.proxy is not None
+        app.proxy.observers.append(records.append)
         with (
             serve_app(app, sockets=True) as port,
             connect(f"ws://127.0.0.1:{port}/api/sessions/ann?model=forecaster&session=monday", proxy=None) as socket,
         ):
             assert "forecaster" == json.loads(socket.recv(BOUND))["model"]
-            for said, text in (("Hi.", "Hello."), ("How are you?", "Fine.")):
+            for said, text in (("Hi.", "Hello."), ("How are you?", "I look.\n\nFine.")):
                 socket.send(json.dumps({"type": "text", "text": said}))
                 frames = []
                 while not frames or frames[-1]["type"] != "response_end":
                     frames.append(json.loads(socket.recv(BOUND)))
                 assert text == "".join(each["delta"] for each in frames if each["type"] == "text")
+            poll_until(lambda: sum(each.kind == "agent.turn.end" for each in recorder.events) == len(records) == 2, shown=records)
         assert ["Hi.", "Hello.", "How are you?"] == [each["content"] for each in models.chats[1].json["messages"]]
+        assert [(1, ()), (1, ("get_weather",))] == [(each.tools, each.calls) for each in records]
+        assert [each.id for each in records] == list(dict.fromkeys(each.meta.turn_id for each in recorder.events))
 
 
 SERVE = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--mcp-config", "none"]

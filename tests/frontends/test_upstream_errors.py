@@ -150,6 +150,8 @@ def test_a_known_error_has_each_protocols_status_and_name(known):
         for protocol, expected in EXPECTED.items():
             answer = ask(port, "POST", *REQUESTS[protocol])
             assert expected[code] == (answer.status, named(protocol, answer.json)), protocol
+            if known == "rate limit":
+                assert "Slow down." == answer.json["error"]["message"]
             if known == "context":
                 assert WORDS[protocol] in json.dumps(answer.json)
 

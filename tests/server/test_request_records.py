@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from proxy_rig import chat_body, open_chat, read_until, running_upstream
 from websockets.sync.client import connect
 
 from chat_server.rig import call, calls, serve_weather
@@ -146,6 +150,30 @@ def test_error_of_a_record_has_no_key_that_the_upstream_repeats() -> None:
         assert 401 == ask(port, "POST", "/v1/chat/completions", body, headers={"authorization": f"Bearer {key}"}).status
         [record] = records.wait()
     assert (401, True, False) == (record.status, "Incorrect API key" in record.error, key in record.error)
+
+
+async def open_after_the_last_event(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: {}\n\ndata: [DO")
+    await response.write(b"NE]\n\n")
+    await asyncio.Event().wait()
+    return response
+
+
+def test_client_that_leaves_after_the_last_event_has_the_whole_answer(tmp_path: Path) -> None:
+    with running_upstream(open_after_the_last_event) as upstream:
+        app = create_app(upstream.url, log_file=str(tmp_path / "log"))
+        records = recording(app)
+        with serving(app) as port:
+            client = open_chat(port, chat_body(stream=True, tools=None))
+            assert b"]\n\n" in read_until(client, b"]\n\n")
+            client.close()
+            [record] = records.wait()
+            assert upstream.left.wait(BOUND)
+    assert (200, "") == (record.status, record.error)
+    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert ["client_request", "upstream_request", "response"] == events
 
 
 def test_record_says_why_the_model_was_asked_again() -> None:

@@ -107,7 +107,7 @@ def _hooks(caller: InvocationContext | None, tool_context: ToolContext) -> dict[
     turn: TurnHooks | None = tool_context.hooks
     if turn is None:
         return {"hooks": caller.hooks, "hook_scope": caller.hook_scope} if caller is not None else {}
-    return {"hooks": turn.manager, "hook_scope": replace(turn.scope, parent_turn_id=turn.scope.turn_id)}
+    return {"hooks": turn.manager, "hook_scope": replace(turn.scope, turn_id="", parent_turn_id=turn.scope.turn_id)}
 
 
 def _for_both(answer: str, outputs: list[UserOutput]) -> ToolOutput:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from patchbay.agents.content import Content, Event, EventActions, Part
+from patchbay.agents.content import Content, Event, EventActions, Part, new_id
 from patchbay.agents.event_bus import BusEvent, EventBus
 from patchbay.agents.run_config import RunConfig, RunFailed, callback_errors, events_within_time, within_time
 from patchbay.agents.sessions.base import BaseSessionService
@@ -40,7 +40,7 @@ class Shared:
 
     ``recorded`` are the ids of events in the log, ``handled_escalations`` those of events that have ended a loop, ``call_ids``
     those of calls. ``writing`` is the lock of parallel branches that compute and record changes of the state. ``turns`` counts
-    the turns of the agents. ``rewound``: a hook has hidden the run from models.
+    the turns of the agents, ``tools`` the most that one of them has. ``rewound``: a hook has hidden the run from models.
     """
 
     budget: Budget
@@ -51,6 +51,7 @@ class Shared:
     call_ids: set[str] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: int = 0
+    tools: int = 0
     rewound: bool = False
 
 
@@ -146,7 +147,8 @@ class InvocationContext:
         if self.hooks is None or self.hook_scope is None:
             return None
         self.shared.turns += 1
-        turn_id = f"{self.invocation_id}-turn-{self.shared.turns}"
+        given, number = self.hook_scope.turn_id, self.shared.turns
+        turn_id = (given if number == 1 else f"{given}.{number}") if given else new_id()
         return replace(self.hook_scope, agent_id=self.agent.name, turn_id=turn_id, model=model)
 
     def event(

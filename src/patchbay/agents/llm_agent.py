@@ -117,6 +117,7 @@ class AgentRun:
         if ctx.bus is not None:
             await ctx.publish("agent.start", {"agent": agent.name, "model": agent.model_name})
         self._executor = await self._executor.with_toolsets()
+        ctx.shared.tools = max(ctx.shared.tools, len(self._executor.tools))
         run, model = self._begin(), self._model()
         messages = await self._messages()
         config = agent.generate_content_config

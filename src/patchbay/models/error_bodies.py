@@ -38,8 +38,12 @@ def as_patchbay_error(error: PatchbayError | str) -> PatchbayError:
 
 
 def error_text(error: PatchbayError) -> str:
-    """Return an error's message without lone surrogates (from a client's JSON), which UTF-8 cannot encode."""
-    return str(error).encode("utf-8", "replace").decode()
+    """Return an error's message, the server's own if it sent one.
+
+    Without lone surrogates (from a client's JSON), which UTF-8 cannot encode.
+    """
+    text = (error.reason if isinstance(error, UpstreamError) else "") or str(error)
+    return text.encode("utf-8", "replace").decode()
 
 
 def error_message(body: bytes) -> str:

@@ -104,6 +104,7 @@ class UpstreamStatusError(UpstreamError):
         if reason.startswith(("The upstream answered", "The upstream returned")):
             message = reason  # written here, and says the status
         super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
+        self.reason = reason
         self.answer = answer
         self.headers = headers
         is_too_long = chat and subject_of(self) is CONTEXT
@@ -124,12 +125,6 @@ def error_body(error: PatchbayError) -> bytes:
     if isinstance(error, UpstreamStatusError):
         return error.answer
     return _encode(error_bodies.error_body(error))
-
-
-def not_retryable(error: PatchbayError) -> UpstreamStatusError:
-    """Return the same response with ``x-should-retry: false``: clients retry by themselves, and tools would run again."""
-    headers = [pair for pair in error_headers(error) if pair[0] != NO_RETRY[0]]
-    return UpstreamStatusError(error.status, error_body(error), [*headers, NO_RETRY])
 
 
 def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:

@@ -327,6 +327,9 @@ EVENT_STREAM: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LAST_EVENT = b"[DONE]"
+_MOST_LAST = 16
+"""Bytes: the last event, and the line breaks after it."""
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -338,13 +341,14 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_common", "_redact", "_send", "before_end", "ending", "finished", "keep_alive", "pausable", "started", "status",
+        "_common", "_last", "_redact", "_send", "before_end", "ending", "finished", "keep_alive", "pausable", "started", "status",
     )  # fmt: skip
 
     def __init__(self, send: Send, common: Headers, redact: Callable[[bytes], bytes] = bytes) -> None:
         self._send = send
         self._common = common
         self._redact = redact
+        self._last = b""
         self.started = False
         self.finished = False
         self.status = 0
@@ -356,6 +360,11 @@ class ResponseWriter:
         """The bytes that an idle stream gets."""
         self.ending: bytes | None = None
         """The last bytes of a body that is passed on, for its usage; None where nobody reads it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client has all of the response: it may leave after the last event of a stream, before its end."""
+        return self.finished or self._last.rstrip().endswith(_LAST_EVENT)
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head, without secrets that the upstream repeats in it."""
@@ -436,7 +445,8 @@ class ResponseWriter:
         return sink
 
     def passed(self, data: bytes) -> None:
-        """Note forwarded bytes of a stream, to know whether they end with a complete event."""
+        """Note forwarded bytes of a stream, to know whether they end with a complete event, and with the last one."""
+        self._last = (self._last + data[-_MOST_LAST:])[-_MOST_LAST:]
         self.pausable = data.endswith(_EVENT_ENDS)
 
     async def _out(self, message: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from patchbay.server.chat.completion import run_chat
 from patchbay.server.errors import (
     HEALTH_BODY,
     JSON_TYPE,
+    NO_RETRY,
     AuthenticationError,
     MethodNotAllowedError,
     NotFoundError,
@@ -36,7 +37,6 @@ from patchbay.server.errors import (
     UpstreamStatusError,
     error_body,
     error_headers,
-    not_retryable,
 )
 from patchbay.server.frontends import SENT, FrontendRoute, Frontends, chat_scope
 from patchbay.server.http import (
@@ -253,7 +253,8 @@ class ProxyApp:
         try:
             await self._answer(state, receive)
         except ClientDisconnect as error:
-            self._log_failure(state, error)
+            if not reply.is_complete:
+                self._log_failure(state, error)
         except PatchbayError as error:
             self._log_failure(state, error)
             if self.logs_failures or not state.protocol:
@@ -502,9 +503,9 @@ class ProxyApp:
         """Send an error: as a status where that is possible, else as an event of the stream, else by cutting the connection."""
         reply, exchange = state.reply, state.exchange
         if not reply.started:
-            if getattr(exchange, "has_run", False):  # a turn whose tools would run again
-                error = not_retryable(error)
             headers: Headers = error_headers(error)
+            if getattr(exchange, "has_run", False):  # clients retry by themselves, and the turn's tools would run again
+                headers = [*(pair for pair in headers if pair[0] != NO_RETRY[0]), NO_RETRY]
             if isinstance(error, AuthenticationError):
                 headers.append((b"www-authenticate", b"Bearer"))
             elif isinstance(error, MethodNotAllowedError):

@@ -322,8 +322,12 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
+_DRAIN_TIMEOUT: Final = "Cancel %s running task(s)"
+"""The beginning of uvicorn's error after the drain timeout, when ``_cut_off`` has cancelled all tasks."""
+
+
 class _ShutdownLogFilter(logging.Filter):
-    """Drops uvicorn's log of startup failures that are reported otherwise, and of requests cancelled by the shutdown."""
+    """Drops uvicorn's log of startup failures that are reported otherwise, and of the shutdown's cancellations."""
 
     def __init__(self, server: uvicorn.Server, lifespan: _Lifespan) -> None:
         super().__init__()
@@ -333,8 +337,10 @@ class _ShutdownLogFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if self._lifespan.failure is not None:
             return False
+        if not self._server.should_exit:
+            return True
         error = record.exc_info[1] if record.exc_info else None
-        return not (self._server.should_exit and isinstance(error, asyncio.CancelledError))
+        return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith(_DRAIN_TIMEOUT)
 
 
 _NO_KEYS: Final = Redactor()

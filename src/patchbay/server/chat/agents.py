@@ -42,11 +42,13 @@ class AgentFailedError(PatchbayError, RuntimeError):
 
 
 class _SessionRunner(Runner):
-    """A runner whose hooks see the client's name of a session."""
+    """A runner whose hooks see the client's name of a session, and ``turn_id``."""
+
+    turn_id = ""
 
     def _hook_scope(self, session: Session) -> HookScope:
         inbound = {"channel": "chat", "chat_id": session.id, "sender_id": session.user_id}
-        return replace(super()._hook_scope(session), session_key=session.id, context={"inbound": inbound})
+        return replace(super()._hook_scope(session), session_key=session.id, turn_id=self.turn_id, context={"inbound": inbound})
 
 
 class ServedAgents:
@@ -74,11 +76,11 @@ class ServedAgents:
         """The agents as entries of a list of models."""
         return [{"id": name, "object": "model", "created": self._created, "owned_by": OWNER} for name in self._agents]
 
-    def model(self, name: str, session: str) -> AgentModel:
-        """Return the agent ``name`` as a model, with the history of ``session``, "" for none."""
+    def model(self, name: str, session: str, turn_id: str = "") -> AgentModel:
+        """Return the agent ``name`` as a model, with the history of ``session``, "" for none, and the id of its only turn."""
         service = self._sessions if session else InMemorySessionService()
         agent, hooks, media = self._agents[name], self._governance.hooks, self._governance.media
-        return AgentModel(_SessionRunner(agent, agent.name, service, hooks=hooks, media=media), session)
+        return AgentModel(_SessionRunner(agent, agent.name, service, hooks=hooks, media=media), session, turn_id)
 
     async def aclose(self) -> None:
         """Close the connections of the agents' models, and the sessions."""
@@ -91,25 +93,31 @@ class AgentModel:
     """A ChatModel whose answers are runs of an agent, with its own tools and parameters; those of the request are ignored.
 
     A new session begins with the earlier messages of the request; one that exists has its own history, and gets the last message
-    alone. The other attributes are those of UpstreamModel.
+    alone. ``turn_id`` is that of the last run, ``calls`` the tools that it called. The
+    other attributes are those of UpstreamModel.
     """
 
     first: Answer | None = None
     logprobs = NULL
+    turn_id = ""
     tools = 0
     exchange: Exchange[Any] | None = None
 
-    def __init__(self, runner: Runner, session: str) -> None:
+    def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "") -> None:
         self.last = Answer()
         self.headers: Headers = []
         self.usages: list[Mapping[str, Any]] = []
         self.reasons: list[str] = []
+        self.calls: list[str] = []
+        self._turn_id = turn_id
         self._runner = runner
         self._session = session
         self.name = runner.agent.name
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Run the agent with the last message. Raises AgentFailedError, InvalidRequestError."""
+        self.calls.clear()
+        self.turn_id = self._runner.turn_id = self._turn_id or new_id()
         earlier, message = self._split(request.messages)
         service, session = self._runner.session_service, self._session or f"request-{new_id()}"
         async with service.lock(self.name, _USER, session):
@@ -129,6 +137,8 @@ class AgentModel:
                     if event.output is not None and event.output.text:
                         answer.append(text.add_apart(event.output.text))
                         yield TextDelta(answer[-1])
+                    if not event.partial:
+                        self.calls += [call.name for call in event.get_function_calls()]
                     reason = event.finish_reason or reason
                     source = (event.author, event.branch)
                     is_known = not event.partial and source in partial  # its text came in pieces
@@ -146,6 +156,8 @@ class AgentModel:
                         text.round_over()
                         thoughts.round_over()
         finally:
+            if run.context is not None:
+                self.tools = run.context.shared.tools
             if not self._session:
                 await service.delete_session(self.name, _USER, session)
         if (counts := run.usage.counts()) is not None:
@@ -199,7 +211,9 @@ class AgentTurn(ToolChatTurn):
     def _make_model(self, request: ProxyRequest) -> AgentModel:
         request.watch.wait_elsewhere()
         self.has_run = True
-        return self.agents.model(self.name, self.session)
+        model = self.agents.model(self.name, self.session, request.id)
+        self._called = model.calls
+        return model
 
     def _head(self, _model: TurnModel) -> AnswerHead:
         return self._own_head

@@ -130,9 +130,10 @@ async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()
-    if exchange.transparent:
-        await _pass_through(request, exchange, upstream, capture)
-    else:
+    try:
+        if exchange.transparent:
+            await _pass_through(request, exchange, upstream, capture)
+            return
         pieces = drive_async(exchange, upstream)
         try:
             async for out in pieces:
@@ -141,8 +142,9 @@ async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
                     upstream.sink = reply.direct_sink(exchange, watch, None if capture is None else capture.add)
         finally:
             await pieces.aclose()
-    if capture is not None:
-        request.log("response", status=reply.status, stream=streaming, **capture.fields())
+    finally:
+        if capture is not None and reply.is_complete:
+            request.log("response", status=reply.status, stream=streaming, **capture.fields())
 
 
 async def _pass_through(

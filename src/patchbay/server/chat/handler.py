@@ -204,6 +204,11 @@ class ToolChat:
             raise InvalidRequestError("'n' must be 1: an agent goes on with one answer.", param="n")
         if parsed.value("tool_choice") not in (None, "auto", "none"):
             raise InvalidRequestError(f"The agent {name} calls its own tools alone: it cannot be made to call others.")
+        response_format = parsed.value("response_format")
+        if isinstance(response_format, dict) and response_format.get("type") != "text":
+            raise InvalidRequestError(
+                f"'response_format' must be text: the agent {name} has its own (output_schema).", param="response_format"
+            )
         snapshot = Snapshot("", 0, {}, {})
         return AgentTurn(
             RoleTools(snapshot, Executor([]), ToolEncoder(self._backend.provider)),

@@ -149,16 +149,19 @@ class ObservedModel:
                 observe(self._record(request, end, failure, began))
 
     def _record(self, request: ChatRequest, end: ModelReply, failure: PatchbayError | None, began: float) -> RequestRecord:
+        model = self._model
+        about: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "tools": len(request.tools)}
+        about["calls"] = tuple([call.name for call in end.reply.tool_calls])
+        if not isinstance(model, HostedModel):  # the agent has its own tools
+            about = {"id": model.turn_id, "tools": model.tools, "calls": tuple(model.calls)}
         return RequestRecord(
             protocol="session",
             agent=self._agent,
             session=self._session,
-            id=uuid.uuid4().hex[:12],
             time=time.time(),
-            model=str(request.parameters.get("model") or self._model.name or ""),
+            model=str(request.parameters.get("model") or model.name or ""),
             stream=request.stream,
-            tools=len(request.tools),
-            calls=tuple([call.name for call in end.reply.tool_calls]),
+            **about,
             **token_counts(end.usage.counts()),
             seconds=time.perf_counter() - began,
             status=failure.status if failure is not None else 200,
