@@ -169,12 +169,13 @@ async def test_stored_decision_does_not_apply_to_other_arguments(url):
         assert [('{"n": 1}', '{"n": 1}')] == tool.heard
 
 
+class Order(BaseModel):
+    amount: float
+
+
 @pytest.mark.parametrize(("written", "shown"), [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN")])
 async def test_non_json_number_is_shown_as_itself(written, shown):
     """A tool's own model may take it; null would be something else."""
-
-    class Order(BaseModel):
-        amount: float
 
     def delete(order: Order) -> str:
         return str(order.amount)

@@ -101,7 +101,8 @@ def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
         with open_chat(port, MODEL):
             assert upstream.arrived.wait(BOUND)
             process.terminate()
-            assert (0, "") == finish(process)
+            line = f"stopping: 1 request running, up to {seconds} s; press Ctrl-C again to stop at once\n"
+            assert (0, "" if seconds == "0" else line) == finish(process)
         assert upstream.left.wait(BOUND)
 
 

@@ -94,7 +94,7 @@ def test_stop_reports_the_requests_it_waits_for(again: bool) -> None:
             process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=BOUND)
         caller.join(BOUND)
-    assert (0, False, 0 if again else 1) == (process.returncode, "Traceback" in errors, errors.count("\n"))
+    assert (0, "") == (process.returncode, errors)
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._notify_app is not None:
             self._notify_app()
-        if (count := len(self.server_state.tasks)) and not self.force_exit:
-            running = f"{plural(count, 'request')} running, up to {int(self.config.timeout_graceful_shutdown or 0)} s"
+        seconds = int(self.config.timeout_graceful_shutdown or 0)
+        if seconds and (count := len(self.server_state.tasks)) and not self.force_exit:
+            running = f"{plural(count, 'request')} running, up to {seconds} s"
             print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
         await super().shutdown(sockets=sockets)
 
