@@ -11,6 +11,9 @@ from typing import Any, Final
 from patchbay.errors import ConfigurationError
 from patchbay.models.wire import decode
 
+BEARER: Final = {"security": {"bearer_auth": True}}
+"""The option of a request that is sent with the client's key."""
+
 _OPTIONS: Final = {"extra_headers": "headers", "extra_query": "params", "timeout": "timeout"}
 """Options of a request, by the arguments of ``create`` that set them."""
 
@@ -46,7 +49,7 @@ def raw_post(client: Any) -> Callable[[bytes, Mapping[str, Any]], Any] | None:
 
     def send(body: bytes, call: Mapping[str, Any]) -> Any:
         given = {"content": body} if as_bytes else {"body": decode(body)}
-        options = {"security": {"bearer_auth": True}, **{_OPTIONS[name]: value for name, value in call.items()}}
+        options = {**BEARER, **{_OPTIONS[name]: value for name, value in call.items()}}
         return post("/chat/completions", cast_to=response, options=options, stream=True, **given)
 
     return send

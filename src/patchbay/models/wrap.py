@@ -8,9 +8,11 @@ reads the answer as if the server had written it. So all that is built on ``crea
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -20,7 +22,7 @@ from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, Rejection
 from patchbay.models.exchange_driver import AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
-from patchbay.models.sdk import is_sdks_own, library_of
+from patchbay.models.sdk import BEARER, is_sdks_own, library_of, takes_bytes
 
 if TYPE_CHECKING:
     import openai
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 else:
     Client = TypeVar("Client")
 
+_json = msgspec.json.Encoder()
+_read_json = msgspec.json.Decoder().decode
 _MOST_ERROR_BYTES = 1024 * 1024
 _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
@@ -49,20 +53,34 @@ def wrap(client: Client, **options: Any) -> Client:
     made = client.with_options(http_client=_patchbay_client(http_client, settings, Capabilities()))
     completions = made.chat.completions
     if is_sdks_own(completions.create):
-        completions.create = _without_transform(completions.create)  # type: ignore[method-assign]
+        completions.create = _without_transform(made)  # type: ignore[method-assign]
     return made  # type: ignore[return-value]
 
 
-def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the SDK's ``create`` so that messages and tools that are plain JSON are sent unchanged, in the ``extra_body``.
+_NEEDED: Final = frozenset({"messages", "model"})
+_NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
+"""Arguments of ``create`` that are no members of the body, or that it has to handle itself."""
 
-    The SDK walks through them to turn its own objects and iterables into JSON: most of the cost of a long request.
+
+def _without_transform(client: Any) -> Callable[..., Any]:
+    """Wrap the SDK's ``create`` so that plain JSON is sent unchanged, by the client's ``post`` or in the ``extra_body``.
+
+    The SDK walks through a body to turn its own objects and iterables into JSON, and encodes it with ``json``: most of the cost
+    of a long request.
     """
+    create, post = client.chat.completions.create, client.post
+    known = inspect.signature(create).parameters.keys()
+    completion = importlib.import_module("openai.types.chat").ChatCompletion
+    as_bytes = takes_bytes(client)
 
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
+        names = given.keys()
+        is_body = as_bytes and not args and _NEEDED <= names <= known and names.isdisjoint(_NOT_OF_THE_BODY)
+        if is_body and (content := _plain_json(given)) is not None:
+            return post("/chat/completions", cast_to=completion, options=BEARER, content=content)
         extra = given.get("extra_body")
-        moved = {name: given[name] for name in ("messages", "tools") if _is_plain_list(given.get(name))}
+        moved = {name: given[name] for name in ("messages", "tools") if type(given.get(name)) is list and _is_plain(given[name])}
         if moved and (extra is None or isinstance(extra, Mapping)):
             given = {name: value for name, value in given.items() if name not in moved}
             if "messages" in moved:
@@ -73,10 +91,19 @@ def _without_transform(create: Callable[..., Any]) -> Callable[..., Any]:
     return direct
 
 
-def _is_plain_list(value: Any) -> bool:
-    """Whether a value is a list of plain JSON, which the SDK has neither to convert nor to refuse."""
+def _plain_json(value: Any) -> bytes | None:
+    """Encode a value if it is plain JSON; None for anything that the SDK has to convert or to refuse, NaN too."""
     try:
-        return type(value) is list and bool(msgspec.to_builtins(value) == value)  # bytes, dates and dataclasses become others
+        content = _json.encode(value)
+        return content if _read_json(content) == value else None
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is plain JSON, which the SDK has neither to convert nor to refuse."""
+    try:
+        return bool(msgspec.to_builtins(value) == value)  # bytes, dates and dataclasses become others
     except (TypeError, ValueError, RecursionError):
         return False
 
