@@ -110,7 +110,7 @@ def check_examples(page: Path, blocks: list[Block], addresses: dict[str, str]) -
             check=False,
         )
     if done.returncode != 0:
-        yield f"an example fails:\n{done.stderr}"
+        yield f"an example fails (exit status {done.returncode}):\n{done.stderr}"
         return
     printed = dict(part.split("\n", 1) for part in done.stdout.split("\x00")[1:])
     for index, _ in python:

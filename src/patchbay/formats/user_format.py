@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-import msgspec
-from msgspec import Meta, Struct
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS
@@ -24,54 +23,60 @@ from patchbay.formats.source import BrokenValue, MalformedCall, NoMatch, Steps, 
 from patchbay.formats.spec import Format, ReasoningMarkers, Wrapper, first_part, last_part
 from patchbay.formats.values.json_strict import json_text
 
-Mark = Annotated[str, Meta(pattern=r"\S")]
-Marks = Mark | Annotated[list[Mark], Meta(min_length=1)]
-_T = TypeVar("_T")
+Mark = Annotated[str, Field(pattern=r"\S")]
+Marks = Mark | Annotated[list[Mark], Field(min_length=1)]
+_T = TypeVar("_T", bound=BaseModel)
 
 
-class _Calls(Struct, forbid_unknown_fields=True, kw_only=True):
+class _Calls(BaseModel):
     """What a table of calls may say; each notation has a table of its own."""
+
+    model_config = ConfigDict(extra="forbid")
 
     body: str = "json"
     close: Marks | None = None
 
 
-class _Markers(_Calls, kw_only=True):
+class _Markers(_Calls):
     open: Marks
     leads: Marks | None = None
 
 
-class _JsonCalls(_Markers, kw_only=True):
-    name_key: Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")] = ""
-    arguments_key: Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")] = ""
+class _JsonCalls(_Markers):
+    name_key: Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")] = ""
+    arguments_key: Annotated[str, Field(pattern=r"^\w+(\.\w+)*$")] = ""
 
 
-class _NamedCalls(_Markers, kw_only=True):
+class _NamedCalls(_Markers):
     separators: Marks
     name_is: Literal["first", "last"] = "last"
 
 
-class _TagCalls(_Calls, kw_only=True):
+class _TagCalls(_Calls):
     open: Marks | None = None
-    call: Annotated[str, Meta(pattern=r"^[^{]*\S[^{]*\{name\}[^{]+$")]
+    call: Annotated[str, Field(pattern=r"^[^{]*\S[^{]*\{name\}[^{]+$")]
     call_end: Marks
-    parameter: Annotated[str, Meta(pattern=r"^[^{]*\S[^{]*\{key\}[^{]+$")]
+    parameter: Annotated[str, Field(pattern=r"^[^{]*\S[^{]*\{key\}[^{]+$")]
     parameter_end: Mark
     trim: Literal["none", "line", "space"] = "none"
 
 
-class ReasoningTable(Struct, forbid_unknown_fields=True):
+class ReasoningTable(BaseModel):
     """Markers around reasoning."""
+
+    model_config = ConfigDict(extra="forbid")
 
     open: Marks
     close: Marks
     anywhere: bool = False
 
 
-class FormatFile(Struct, forbid_unknown_fields=True):
+class FormatFile(BaseModel):
     """A whole file."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
     calls: Any
     families: Marks | None = None
     drop: Marks | None = None
@@ -166,10 +171,12 @@ def _tables(value: object, path: str) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _table(value: Mapping[str, Any], kind: type[_T], path: str) -> _T:
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        _refuse((path + place.rstrip("`")).lstrip(".") or "the format file", problem[:1].lower() + problem[1:])
+        return kind.model_validate(value)
+    except ValidationError as error:
+        # A misspelt field first: the one that it stands for is missing.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+        place = str(first["loc"][0])
+        _refuse(f"{path}.{place}".strip("."), first["msg"][:1].lower() + first["msg"][1:])
 
 
 def _refuse(path: str, problem: str) -> NoReturn:
