@@ -109,45 +109,32 @@ class Bare(Turns):
         self._history = self.history()
 
     async def turn(self) -> object:
-        create = self._client.chat.completions.create
         messages = [
             {"role": "system", "content": cases.INSTRUCTION},
             *self._history,
             {"role": "user", "content": cases.MESSAGE},
         ]
-        first = await create(model=MODEL, messages=(), extra_body={"messages": messages, "tools": self._tools})
-        said = first.choices[0].message
-        call = said.tool_calls[0]
+        message = await self._ask(messages)
+        call = message.tool_calls[0]
         result = await self._noop(**json.loads(call.function.arguments))
-        messages += [said.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": result}]
-        last = await create(model=MODEL, messages=(), extra_body={"messages": messages, "tools": self._tools})
-        return last.choices[0].message.content
+        messages += [message.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": result}]
+        return (await self._ask(messages)).content
+
+    async def _ask(self, messages: list[dict[str, Any]]) -> Any:
+        body = {"messages": messages, "tools": self._tools}
+        return (await self._client.chat.completions.create(model=MODEL, messages=(), extra_body=body)).choices[0].message
 
 
-class Wrapped(Turns):
-    """The wrapped client, in the place of the floor's."""
-
-    checks = False
+class Wrapped(Bare):
+    """The wrapped client, in the place of the bare one."""
 
     def __init__(self, case: cases.Case, *, sloppy: bool = False) -> None:
         super().__init__(case, sloppy=sloppy)
-        self._client = wrap(self.client(), tools="text" if self.writes else "native")
-        self._noop = self.tools()[0]
-        self._tools = [tool.spec.to_openai() for tool in collect_tools(self.tools()).values()]
-        self._history = self.history()
+        self._client = wrap(self._client, tools="text" if self.writes else "native")
 
-    async def turn(self) -> object:
-        create = self._client.chat.completions.create
-        messages = [
-            {"role": "system", "content": cases.INSTRUCTION},
-            *self._history,
-            {"role": "user", "content": cases.MESSAGE},
-        ]
-        said = (await create(model=MODEL, messages=messages, tools=self._tools)).choices[0].message
-        call = said.tool_calls[0]
-        result = await self._noop(**json.loads(call.function.arguments))
-        messages += [said.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": result}]
-        return (await create(model=MODEL, messages=messages, tools=self._tools)).choices[0].message.content
+    async def _ask(self, messages: list[dict[str, Any]]) -> Any:
+        answer = await self._client.chat.completions.create(model=MODEL, messages=messages, tools=self._tools)
+        return answer.choices[0].message
 
 
 class WrappedText(Wrapped):

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,17 +106,25 @@ def test_a_broken_plugin_is_a_warning_and_the_log_begins_with_the_plugins(plugin
     assert all(broken), lines
 
 
-def test_one_ctrl_c_lets_running_calls_finish_and_then_removes_the_tools_and_ends_the_plugins(plugin: Path, served: Served):
-    worker = served.worker()
+@contextlib.contextmanager
+def interrupted_call(plugin: Path, served: Served) -> Iterator[Future[Any]]:
+    """Call the slow tool, and press Ctrl-C while it runs."""
     with ThreadPoolExecutor(1) as threads:
-        called = threads.submit(served.request, "POST", "/api/tools/call", name="slow", arguments={})
+        call = threads.submit(served.request, "POST", "/api/tools/call", name="slow", arguments={})
         poll_until((plugin / "begun").exists)
         served.process.send_signal(signal.SIGINT)
-        assert served.process.stderr is not None
-        poll_until(lambda: "1 request running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
+        stderr = served.process.stderr
+        assert stderr is not None
+        poll_until(lambda: "1 request running" in stderr.readline(), what="the drain")
+        yield call
+
+
+def test_one_ctrl_c_lets_running_calls_finish_and_then_removes_the_tools_and_ends_the_plugins(plugin: Path, served: Served):
+    worker = served.worker()
+    with interrupted_call(plugin, served) as call:
         assert is_alive(worker)
         (plugin / "go").touch()
-        assert ("done", False) == ((answer := called.result(BOUND))["output"], answer["is_error"])
+        assert ("done", False) == ((answer := call.result(BOUND))["output"], answer["is_error"])
     assert 0 == served.end()[0]
     assert not is_alive(worker)
     assert not folder_of(served.port).exists()
@@ -124,15 +132,10 @@ def test_one_ctrl_c_lets_running_calls_finish_and_then_removes_the_tools_and_end
 
 def test_a_second_ctrl_c_does_not_wait_and_leaves_no_process(plugin: Path, served: Served):
     worker = served.worker()
-    with ThreadPoolExecutor(1) as threads:
-        called = threads.submit(served.request, "POST", "/api/tools/call", name="slow", arguments={})
-        poll_until((plugin / "begun").exists)
-        served.process.send_signal(signal.SIGINT)
-        assert served.process.stderr is not None
-        poll_until(lambda: "1 request running" in served.process.stderr.readline(), what="the drain")  # type: ignore[union-attr]
+    with interrupted_call(plugin, served) as call:
         served.process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            called.result(BOUND)
+            call.result(BOUND)
     assert 0 == served.end()[0]
     poll_until(lambda: not is_alive(worker), what="the end of the plugin")
 

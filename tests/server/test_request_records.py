@@ -92,7 +92,7 @@ def test_record_has_what_was_asked_and_answered_in_every_protocol(protocol: str,
     assert (protocol, "m", "text", stream, 1, ("weather",), 200, "") == (
         record.protocol, record.model, record.mode, record.stream, record.tools, record.calls, record.status, record.error,
     )  # fmt: skip
-    assert (True, ("--tools text",)) == (record.seconds > 0, record.reasons)
+    assert (True, ("tools=text was chosen",)) == (record.seconds > 0, record.reasons)
     assert (int, int) == (type(record.prompt_tokens), type(record.completion_tokens))
 
 

@@ -67,9 +67,8 @@ def chat(
     tools = ""
     if interactive and not as_json:
         described = _describe_tools(client, role)
-        owners = (
-            {} if realtime or described is None else _list_models(client)
-        )  # opening the session tells why there is no such role
+        # Without a description, opening the session tells why there is no such role.
+        owners = {} if realtime or described is None else _list_models(client)
         model = model or _choose_model(list(owners))
         if owners.get(model) != _AGENT:  # which has tools of its own
             tools = described or ""

@@ -123,8 +123,8 @@ def format_tokens(usage: Mapping[str, Any]) -> str:
     return f"{given:,} \u2192 {written:,} tokens" if isinstance(given, int) and isinstance(written, int) else ""
 
 
-def _fit(text: str, room: int) -> str:
-    return text if cell_len(text) <= room else f"{set_cell_size(text, room - 3).rstrip()}..."
+def _fit(text: str, columns: int) -> str:
+    return text if cell_len(text) <= columns else f"{set_cell_size(text, columns - 3).rstrip()}..."
 
 
 def _list(value: Any) -> Sequence[Any]:

@@ -51,7 +51,7 @@ class StoredResponse:
 
 
 def key_of(response_id: str, owner: str) -> str:
-    """Return the key of an owner's response: another owner's is another key, so nobody else finds it."""
+    """Return the key of an owner's response: under another owner's key it is not found."""
     return f"{owner}:{response_id}" if owner else response_id
 
 

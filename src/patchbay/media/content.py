@@ -42,10 +42,10 @@ def detect_type(declared: str, head: bytes, filename: str = "") -> str:
 
     A declared image or sound that its bytes do not confirm is a plain file: a model's server would refuse the whole request.
     """
-    name = declared.partition(";")[0].strip().lower()
-    name = _ALIASES.get(name, name)
     import filetype  # only programs with files need it
 
+    name = declared.partition(";")[0].strip().lower()
+    name = _ALIASES.get(name, name)
     found = _ALIASES.get(mime := filetype.guess_mime(head) or "", mime)
     if _TYPE.fullmatch(name):
         if name.startswith(("image/", "audio/", "video/")) and name != "image/svg+xml" and found != name:

@@ -495,7 +495,7 @@ class Exchange(Generic[Out]):
             return usage
         return sum_usage([*self._spent, usage] if isinstance(usage, Mapping) else self._spent)
 
-    # for people and statistics
+    # the record of the request
 
     @property
     def mode(self) -> Literal["", "native", "text"]:
@@ -509,7 +509,8 @@ class Exchange(Generic[Out]):
         """The ``reasons``, and why the tools are in the prompt."""
         if self.reasons or self.mode != "text":
             return tuple(self.reasons)
-        return ("--tools text" if self._options.tools == "text" else "the model is known to need its tools in the prompt",)
+        is_chosen = self._options.tools == "text"
+        return ("tools=text was chosen" if is_chosen else "the model is known to need its tools in the prompt",)
 
     def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
         """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""

@@ -9,32 +9,36 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRecord:
-    """One finished request to a model.
-
-    ``id`` is also the id of its turn, ``time`` its end in seconds since 1970. ``protocol`` is "chat", "responses", "messages",
-    "gemini", or "session" for each request of a live session, whose ``mode`` and ``reasons`` are not known. ``mode`` is how the
-    model got its tools, "" if there were none. ``tools`` were offered; ``calls`` are the names of
-    the tools that the model called. Tokens are those of all rounds, None where the upstream did not count them. ``error`` is the
-    code and the message of a failure, without secrets. ``reasons`` say why the model was asked again, and why ``mode`` is "text".
-    ``agent`` is the agent or role that answered, ``session`` the key of its session.
-    """
+    """One finished request to a model."""
 
     id: str = ""
+    """Also the id of its turn."""
     time: float = 0.0
+    """Its end, in seconds since 1970."""
     protocol: str = ""
+    """"chat", "responses", "messages", "gemini", or "session" for each request of a live session."""
     model: str = ""
     agent: str = ""
+    """The agent or role that answered."""
     session: str = ""
+    """The key of the agent's session."""
     mode: Literal["", "native", "text"] = ""
+    """How the model got its tools: "" if there were none, and for a live session."""
     stream: bool = False
     tools: int = 0
+    """How many tools were offered."""
     calls: tuple[str, ...] = ()
+    """The names of the tools that the model called."""
     prompt_tokens: int | None = None
+    """Those of all rounds; None where the upstream did not count them."""
     completion_tokens: int | None = None
     seconds: float = 0.0
     status: int = 0
+    """The HTTP status of the answer."""
     error: str = ""
+    """The code and the message of a failure, without secrets."""
     reasons: tuple[str, ...] = ()
+    """Why the model was asked again, and why ``mode`` is "text"; empty for a live session."""
 
 
 def token_counts(usage: Any) -> dict[str, Any]:

@@ -359,7 +359,7 @@ class ResponseWriter:
         self.keep_alive = KEEP_ALIVE
         """The bytes that an idle stream gets."""
         self.ending: bytes | None = None
-        """The last bytes of a body that is passed on, for its usage; None where nobody reads it."""
+        """The last bytes of a body that is passed on, for its usage; None without observers."""
 
     @property
     def is_complete(self) -> bool:

@@ -66,7 +66,6 @@ class ServedAgents:
             if agent.name in self._agents:
                 raise ConfigurationError(f"There are two agents with the name {agent.name!r}.")
             self._agents[agent.name] = agent
-        self._runners: list[Runner] = []
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._agents
@@ -93,8 +92,7 @@ class AgentModel:
     """A ChatModel whose answers are runs of an agent, with its own tools and parameters; those of the request are ignored.
 
     A new session begins with the earlier messages of the request; one that exists has its own history, and gets the last message
-    alone. ``turn_id`` is that of the last run, ``calls`` the tools that it called. The
-    other attributes are those of UpstreamModel.
+    alone. ``turn_id`` is that of the last run, ``calls`` the tools that it called; other attributes are those of UpstreamModel.
     """
 
     first: Answer | None = None
