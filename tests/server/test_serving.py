@@ -172,31 +172,5 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
         assert [] == [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
-def test_server_process_has_no_flag_parser_and_shows_no_key() -> None:
-    with (
-        running_upstream(quick) as upstream,
-        proxy_process("--upstream", upstream.url, "--upstream-key", "up-key-123", env={"PROXY_API_KEY": "proxy-key"}) as (
-            process,
-            port,
-        ),
-    ):
-        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        assert b"patchbay.cli.serving" in shown
-        assert b"up-key-123" not in shown
-        assert 401 == ask(port, "GET", "/v1/models").status
-        assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "Bearer proxy-key"}).status
-        assert "Bearer up-key-123" == upstream.seen[0].headers["Authorization"]
-
-
-def test_heavy_libraries_stay_out_of_the_server_process() -> None:
-    code = (
-        "import sys, patchbay.cli.serving, patchbay.proxy, patchbay.server.runtime;"
-        "patchbay.proxy.create_app('http://127.0.0.1:9/v1');"
-        "print([name for name in ('aiohttp', 'openai', 'pydantic', 'rich', 'typer', 'starlette') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_BOUND, check=True)
-    assert "[]" == done.stdout.strip()
-
-
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

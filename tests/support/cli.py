@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import json
 import logging
 import os
 import subprocess
@@ -13,11 +12,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
 from unittest import mock
 
 from patchbay.cli import main
-from patchbay.cli.serving import serve_proxy
 
 _SETTINGS = ("PATCHBAY_", "UPSTREAM_", "PROXY_", "NEKO_", "MAIN_SERVER_", "PORT", "HOST")
 
@@ -33,7 +30,6 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
     with (
         _input(stdin),
         mock.patch.dict(os.environ, {**inherited, "COLUMNS": "110", **environment}, clear=True),
-        mock.patch("patchbay.cli.proxy.become_proxy", _serve_here),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
         _log_settings_kept(),
@@ -46,10 +42,6 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
-
-
-def _serve_here(values: dict[str, Any]) -> None:
-    sys.exit(serve_proxy(json.loads(json.dumps(values))))
 
 
 @contextlib.contextmanager

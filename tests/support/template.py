@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import Any
 
 
 def preload() -> None:
@@ -118,7 +118,6 @@ def run_request(request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    sys.modules["patchbay.cli.proxy"].become_proxy = _serve_here
     first, *rest = request["command"]
     folder = [request["folder"]]
     if first == "-P":
@@ -146,13 +145,6 @@ def end_early(status: object) -> None:
     except (AttributeError, OSError, ValueError):
         return
     os._exit((status or 0) & 0xFF)
-
-
-def _serve_here(values: dict[str, Any]) -> NoReturn:
-    """Serve the proxy in this process, which another interpreter would take the place of."""
-    from patchbay.cli.serving import serve_proxy
-
-    sys.exit(serve_proxy(json.loads(json.dumps(values))))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""``patchbay proxy``: its flags. The proxy itself runs in a fresh process (``serving``)."""
+"""``patchbay proxy``: its flags and its banner. The proxy itself is ``patchbay.proxy``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchbay._flags import build
 from patchbay.cli.client_settings import CLIENTS, client_settings, origin_of
 from patchbay.cli.options import (
     GOVERNANCE,
@@ -21,10 +26,27 @@ from patchbay.cli.options import (
     verbosity,
     with_flags,
 )
-from patchbay.cli.serving import become_proxy
+from patchbay.cli.serving import (
+    MEMORY,
+    NONE,
+    is_loopback,
+    make_governance,
+    mcp_servers,
+    monitor_commands,
+    reject_itself,
+    text_options,
+)
+from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
-from patchbay.server.settings import ProxySettings, ServeOptions
+from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings
+
+if TYPE_CHECKING:
+    from patchbay.server.governance import Governance
+    from patchbay.server.proxy import ProxyApp
+
+_STORE = "sqlite:///proxy.db"
+"""The default database of approvals and the audit log."""
 
 
 @with_flags(
@@ -100,17 +122,83 @@ def proxy(
       PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0
     """  # fmt: skip
     if print_env is not None:
-        settings = client_settings(print_env, origin=origin_of(values["host"], values["port"]), base_path=values["base_path"])
-        typer.echo(settings.lines(), nl=False)
+        origin = origin_of(values["host"], values["port"])
+        typer.echo(client_settings(print_env, origin=origin, base_path=values["base_path"]).lines(), nl=False)
         return
     reject_flags_as_keys(upstream_key=values["upstream_key"], api_key=values["api_key"])
     if config is not None and values["workers"] > 1:
         raise ConfigurationError("--config needs --workers 1: hooks and approvals belong to one process.")
-    found: list[tuple[str, str]] = []
-    if not upstream:
-        from patchbay.cli.model_servers import choose_server
+    from patchbay.cli.model_servers import choose_server, warning_of_upstream
+    from patchbay.cli.request_lines import show_requests
+    from patchbay.proxy import create_app
+    from patchbay.server.runtime import serve
 
-        found = [(str(each), each.url) for each in choose_server()]
-        upstream = found[0][1]
-    values |= {"upstream": upstream, "found": found, "log": verbosity(verbose=verbose, quiet=quiet), "store": store}
-    become_proxy({**values, "config": None if config is None else str(config), "audit": audit, "audit_days": audit_days})
+    found = [] if upstream else [(str(each), each.url) for each in choose_server()]
+    database = None if store == MEMORY else store
+    settings = build(ProxySettings, values, upstream=upstream or found[0][1], response_store=database)
+    text = text_options(values)
+    options = build(ServeOptions, values, log=verbosity(verbose=verbose, quiet=quiet))
+    governance: Governance | None = None
+    if config is not None:
+        _warn_of_servers(config)
+        governance = make_governance(config, audit, audit_days, store=None if store == MEMORY else store or _STORE)
+    key_problem = _key_problem(settings)
+    no_events = "each of its workers has its own: start it with --workers 1." if options.workers > 1 else key_problem
+
+    def make_app() -> ProxyApp:
+        given = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "connect_timeout"}
+        app = create_app(**given, options=text, governance=governance)
+        show_requests(app, options.log)
+        app.no_events = no_events
+        return app
+
+    app = make_app()  # errors are reported before anything runs
+    reject_itself(settings.upstream, options.host, options.port)
+    warnings = [key_problem, "" if found else warning_of_upstream(settings.upstream)]
+
+    def announce(url: str) -> None:
+        if settings.api_key is None and not is_loopback(options.host):
+            _warn(
+                f"{options.host} is reachable from other machines and there is no --api-key: anyone there can use this proxy and "
+                "its upstream."
+            )
+        _announce(url, settings, governance, found, watchable=not no_events)
+        for each in filter(None, warnings):
+            _warn(f"{each.removesuffix('.')}.")
+
+    sys.exit(serve(make_app if options.workers > 1 else lambda: app, options, ready=announce))
+
+
+def _key_problem(settings: ProxySettings) -> str:
+    """Say why the key is no token of ``patchbay tail``, "" if it is one."""
+    try:
+        ToolsSettings(token=settings.api_key)
+    except ConfigurationError as error:
+        return f"patchbay tail needs a longer --api-key: {error}"
+    return ""
+
+
+def _warn_of_servers(config: Path) -> None:
+    """Warn that the proxy does not mount MCP servers. Raises ConfigurationError."""
+    if (path := config.expanduser()).is_file() and mcp_servers(Path(NONE), path):
+        _warn(f"{config}: mcpServers are for patchbay serve: see its --upstream.")
+
+
+def _warn(text: str) -> None:
+    print(f"patchbay: warning: {text}", file=sys.stderr)
+
+
+def _announce(
+    url: str, settings: ProxySettings, governance: Governance | None, found: Sequence[tuple[str, str]], *, watchable: bool
+) -> None:
+    """Print the addresses, the client's base URL first. ``found``: names and URLs of model servers, the upstream's first."""
+    bold, dim, plain = styles(sys.stdout)
+    print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
+    print(f"  {dim}upstream{plain} {settings.upstream}{f' ({found[0][0]})' if found else ''}")
+    for name, other in found[1:]:
+        print(f"  {dim}also found{plain} {name}: --upstream {other}")
+    if governance is not None:
+        print(f"  {dim}hooks{plain} {governance.summary}")
+    if watchable:
+        print(f"  {dim}monitor{plain} {monitor_commands(url, governance, needs_token=settings.api_key is not None)}")
+    sys.stdout.flush()
