@@ -1,10 +1,9 @@
-"""Child processes over asyncio: a session of their own, lines in bounded memory, signals to the whole group, restart delays."""
+"""Child processes over asyncio: a session of their own, lines in bounded memory, signals to the whole group."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -244,13 +243,3 @@ def describe_exit(code: int, word: str) -> str:
     with suppress(ValueError):
         return f"ended by {signal.Signals(-code).name}"
     return f"ended by signal {-code}"
-
-
-def backoff(failures: int, *, first: float, longest: float) -> float:
-    """Return the delay after so many failures in a row (at least 1): doubled each time, with jitter."""
-    return with_jitter(min(longest, first * 2 ** min(failures - 1, 30)))
-
-
-def with_jitter(seconds: float) -> float:
-    """Return a random time between three quarters of ``seconds`` and all of it."""
-    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (not a secret)

@@ -15,7 +15,6 @@ import uvloop
 from hooks_process import view_builders
 from hooks_process.peers import (
     BOUND,
-    QUICK,
     mounted_hooks,
     process_exists,
     process_of,
@@ -686,9 +685,3 @@ async def test_hook_can_be_closed_during_its_restart_backoff(tmp_path):
         with pytest.raises(HookProcessError, match="exit status 3; it is about to be started again"):
             await hook.before_tool(view_builders.call())
     assert "closed" == hook.state
-
-
-def test_the_delay_grows_up_to_its_most():
-    delays = [QUICK.restart_delay(failures) for failures in (1, 2, 3, 1000)]
-    assert 0.0075 <= delays[0] <= 0.01
-    assert all(0.015 <= delay <= 0.02 for delay in delays[1:])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.host import look_at
-from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.process import MOST_CHARS, MOST_LINES, LogBook, OutputReader
 from patchbay.plugins.manifest import find_plugins, spec_of
 from plugins.host_rig import write_plugin
@@ -77,15 +76,6 @@ def test_logs_of_each_plugin_are_bounded():
     assert ["last"] == [line.text for line in book.last("large")]
     assert str(MOST_LINES + 9) == book.last("chatty", 1)[0].text
     assert [] == book.last("nobody")
-
-
-def test_delays_grow_to_a_bound_and_differ():
-    policy = HostPolicy(backoff_first=1, backoff_most=8)
-    delays = [[policy.restart_delay(failures) for _ in range(20)] for failures in range(1, 100)]
-    assert all(0.75 <= delay <= 1 for delay in delays[0])
-    assert all(6 <= delay <= 8 for delay in delays[-1])
-    assert 1 < len(set(delays[0]))
-    assert policy.poll_interval >= max(policy.poll_delay(failures) for failures in range(100))
 
 
 def test_folder_fingerprint_changes_with_sources_and_not_with_caches(tmp_path):

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pytest
 
+from patchbay._backoff import Backoff
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.registrar import DesiredTool, Registrar, ServerSnapshot
@@ -347,7 +348,7 @@ async def test_tool_waiting_for_a_server_names_the_unreachable_one(caplog):
 def test_list_requested_before_a_registration_does_not_undo_it():
     snapshot = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
     assert "missing" == snapshot.diff(desired_tool("one"))
-    assert DesiredTool(desired_tool("one"), settled=5).settled > snapshot.requested
+    assert DesiredTool(desired_tool("one"), Backoff(0.1, 1.0), settled=5).settled > snapshot.requested
 
 
 async def test_tools_registered_together_are_announced_together():

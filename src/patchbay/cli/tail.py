@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from patchbay._backoff import Backoff
 from patchbay._text import one_line, plural, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
@@ -93,12 +94,9 @@ def _follow(client: ServerClient, parameters: list[tuple[str, str]]) -> Iterator
 
 
 def _reconnect(connect: Callable[[], Events]) -> Events:
-    from patchbay._subprocess import backoff  # with asyncio, which a stream that lasts does not need
-
-    failures = 0
+    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
     while True:
-        failures += 1
-        time.sleep(backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
+        time.sleep(backoff.fail())
         try:
             return connect()
         except ServerUnavailableError:

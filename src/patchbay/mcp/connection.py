@@ -19,9 +19,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from patchbay._backoff import Backoff
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import protect
-from patchbay._subprocess import backoff
 from patchbay._text import escape_controls, one_line
 from patchbay.errors import PatchbayError
 from patchbay.mcp.config import McpServer
@@ -191,7 +191,7 @@ class Connection:
     # The owner
 
     async def _own(self) -> None:
-        failures = 0
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, healthy_after=_STABLE)
         while not self._closing.is_set():
             began, self._answered = self._loop.time(), False
             try:
@@ -208,9 +208,9 @@ class Connection:
                 continue
             self.state = "down"
             self._on_down()
-            is_first = self._answered or self._loop.time() - began > _STABLE
-            failures = 1 if is_first else failures + 1
-            delay = backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY)
+            if self._answered:
+                backoff.reset()
+            delay = backoff.fail(lasted=self._loop.time() - began)
             _logger.warning(
                 "The MCP server %r is not connected: %s; next attempt in %.1f s", self.server.name, self.problem, delay
             )
@@ -332,11 +332,11 @@ class Connection:
     async def _follow(self, client: Client) -> None:
         """Follow changes of the list, where the server announces them on request (since 2026-07-28)."""
         capability = client.server_capabilities.tools
-        failures = 0
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while capability is not None and capability.list_changed:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
-                    failures = 0
+                    backoff.reset()
                     async for _ in changes:
                         self._list_again()
             except ListenNotSupportedError:
@@ -346,8 +346,7 @@ class Connection:
                     return
             except (SubscriptionLost, TimeoutError):
                 pass
-            failures += 1
-            await asyncio.sleep(backoff(failures, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
+            await asyncio.sleep(backoff.fail())
             self._list_again()  # for what was missed
 
 

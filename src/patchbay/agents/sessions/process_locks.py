@@ -19,6 +19,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from patchbay._backoff import Backoff
 from patchbay.agents.sessions.base import RunLocks
 from patchbay.database import Database
 
@@ -36,10 +37,9 @@ def lock_number(*names: str) -> int:
 
 
 async def _retry(attempt: Callable[[], Awaitable[bool]]) -> None:
-    delay = _FIRST_DELAY
-    while not await attempt():
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, _LONGEST_DELAY)
+    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+    while not await attempt():  # noqa: ASYNC110  (another process releases the lock)
+        await asyncio.sleep(backoff.fail())
 
 
 class FileLocks:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from patchbay._backoff import Backoff
 from patchbay._redaction import Redactor, protect, secret_values, values_of_environment
 from patchbay._subprocess import (
     BASE_ENVIRONMENT,
@@ -21,7 +22,6 @@ from patchbay._subprocess import (
     LineReader,
     Overlong,
     PendingRequests,
-    backoff,
     describe_exit,
     inherited,
 )
@@ -81,9 +81,9 @@ class ProcessLimits:
     restarts: int = 5
     healthy_after: float = 10.0
 
-    def restart_delay(self, failures: int) -> float:
-        """Return the delay before the restart after so many failures in a row (at least 1), with jitter."""
-        return backoff(failures, first=self.backoff_first, longest=self.backoff_most)
+    def backoff(self) -> Backoff:
+        """Return the delays between the starts of one hook."""
+        return Backoff(self.backoff_first, self.backoff_most, retries=self.restarts, healthy_after=self.healthy_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -340,22 +340,20 @@ class ProcessHook:
     async def _restart_loop(self, process: HookProcess) -> None:
         """Restart the process each time it ends, until that has failed too often."""
         name, limits = self.name, self.spec.limits
-        failures, since = 0, time.monotonic()
+        backoff, since = limits.backoff(), time.monotonic()
         while True:
             why = await process.ended()
             self._process, self._why = None, why
             await process.close()
             self._flush()
-            if time.monotonic() - since >= limits.healthy_after:
-                failures = 0
+            lasted = time.monotonic() - since
             replaced: HookProcess | None = None
             while replaced is None:
-                failures += 1
-                if failures > limits.restarts:
+                delay, lasted = backoff.fail(lasted=lasted), 0.0
+                if backoff.is_exhausted:
                     self.state = "given up"
                     _logger.error("The hook %r has ended and is not started again: %s", name, why)
                     return
-                delay = limits.restart_delay(failures)
                 self.state = "waiting to be started again"
                 self._why = f"{why}; it is about to be started again"
                 _logger.warning("The hook %r has ended: %s; it is started again in %.1f s", name, why, delay)

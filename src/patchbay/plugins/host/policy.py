@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from patchbay._subprocess import backoff, with_jitter
+from patchbay._backoff import Backoff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,11 @@ class HostPolicy:
     answers_kept: float = 600.0
     answer_bytes_most: int = 4 * 1024 * 1024
 
-    def restart_delay(self, failures: int) -> float:
-        """Return the delay before the restart after so many failures in a row (at least 1), with jitter."""
-        return backoff(failures, first=self.backoff_first, longest=self.backoff_most)
+    def restart_backoff(self) -> Backoff:
+        """Return the delays between the starts of one plugin."""
+        retries = self.failures_most - 1
+        return Backoff(self.backoff_first, self.backoff_most, retries=retries, healthy_after=self.healthy_after)
 
-    def poll_delay(self, failures: int) -> float:
-        """Return the delay before the next request after so many failures in a row (0: none), with jitter."""
-        if failures == 0:
-            return with_jitter(self.poll_interval)
-        return backoff(failures, first=self.poll_retry, longest=self.poll_interval)
+    def server_backoff(self) -> Backoff:
+        """Return the delays between requests to a server that is away."""
+        return Backoff(self.poll_retry, self.poll_interval)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from patchbay._subprocess import with_jitter
+from patchbay._backoff import Backoff, with_jitter
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.host.server_api import (
     Accepted,
@@ -52,17 +52,17 @@ class DesiredTool:
     """A tool that the server should have, and the state of its registration.
 
     ``settled``: when the server last answered a registration, on the registrar's clock of requests. ``due``: when to register it
-    next, on the loop's clock (None: not at all). ``failures``: requests in a row without an answer. ``mends``: how often in a row
+    next, on the loop's clock (None: not at all). ``backoff``: of requests without an answer. ``mends``: how often in a row
     it was registered again since the list differed, ``mended`` the last time. ``signed``: whether its calls are signed (None:
     the server has not said).
     """
 
     tool: WantedTool
+    backoff: Backoff
     state: ToolStateName = "pending"
     reason: str = ""
     settled: int = 0
     due: float | None = 0.0
-    failures: int = 0
     mends: int = 0
     mended: float = 0.0
     signed: bool | None = None
@@ -241,21 +241,20 @@ class Registrar:
         self._wants_token = bool(problem)
 
     async def _poll(self) -> None:
-        failures = 0
+        backoff = self.policy.server_backoff()
         while True:
             self._poll_now.clear()
             requested = self.tick()
             try:
                 listing = await self.api.listing()
             except ServerUnavailableError as error:
-                failures += 1
                 self._set_down(str(error), wants_token=isinstance(error, NotTrustedError))
-                await asyncio.sleep(self.policy.poll_delay(failures))
+                await asyncio.sleep(backoff.fail())
                 continue
-            failures = 0
+            backoff.reset()
             self._set_up(listing, requested)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.policy.poll_delay(0)):
+                async with asyncio.timeout(with_jitter(self.policy.poll_interval)):
                     await self._poll_now.wait()
 
     def _set_down(self, problem: str, *, wants_token: bool) -> None:
@@ -329,7 +328,7 @@ class PluginTools:
         old = self.desired.pop(tool.name, None)
         if old is not None and old.tool.role != tool.role:
             self._removals[tool.name, old.tool.role] = None
-        each = self.desired[tool.name] = DesiredTool(tool)
+        each = self.desired[tool.name] = self._new(tool)
         if self.is_suspended:
             self._owner.set_state(self, each, "pending", SUSPENDED)
         self._wake.set()
@@ -355,7 +354,7 @@ class PluginTools:
     async def suspend(self) -> bool:
         """Remove all tools from the server until ``resume``; return whether the server could be reached."""
         self.is_suspended = True
-        self.desired = {name: DesiredTool(each.tool) for name, each in self.desired.items()}
+        self.desired = {name: self._new(each.tool) for name, each in self.desired.items()}
         reached = await self._cleared(self._clear())
         for each in tuple(self.desired.values()):
             self._owner.set_state(self, each, "pending", SUSPENDED)
@@ -364,8 +363,11 @@ class PluginTools:
     def resume(self) -> None:
         """Undo ``suspend``."""
         self.is_suspended = False
-        self.desired = {name: DesiredTool(each.tool) for name, each in self.desired.items()}
+        self.desired = {name: self._new(each.tool) for name, each in self.desired.items()}
         self._wake.set()
+
+    def _new(self, tool: WantedTool) -> DesiredTool:
+        return DesiredTool(tool, self._owner.policy.server_backoff())
 
     def states(self) -> dict[str, tuple[ToolStateName, str]]:
         """Return the state of each tool, and the reason."""
@@ -497,8 +499,7 @@ class PluginTools:
         try:
             answer: Accepted | Refused = await owner.request(lambda: owner.api.register(desired.tool))
         except ServerUnavailableError as error:
-            desired.failures += 1
-            desired.due = self._loop.time() + owner.policy.poll_delay(desired.failures)
+            desired.due = self._loop.time() + desired.backoff.fail()
             owner.set_state(self, desired, "stale" if desired.state in ("active", "stale") else "pending", str(error))
             return
         finally:
@@ -506,7 +507,7 @@ class PluginTools:
             answered.set_result(None)
             if self.registering.get(name) is answered:
                 del self.registering[name]
-        desired.failures = 0
+        desired.backoff.reset()
         if isinstance(answer, Accepted):
             owner.note_trust("")
             desired.signed = answer.signed

@@ -415,24 +415,22 @@ class PluginSupervisor:
 
     async def _run(self, reason: StartReason) -> None:
         """Start the plugin, and start it again whenever it ends by itself."""
-        failures = 0
+        backoff = self._policy.restart_backoff()
         loop = asyncio.get_running_loop()
         while True:
             ready_at, why, final = await self._run_once(reason)
             if self._stopping:
                 return
-            healthy = ready_at is not None and loop.time() - ready_at >= self._policy.healthy_after
-            failures = 1 if healthy else failures + 1
             if self._instance is not None and self._instance.is_broken:
                 self.is_broken = True
                 self._set("failed", why)
                 self.note(f"It cannot be run as it is: {why}", level=logging.ERROR)
                 return
-            if final or failures >= self._policy.failures_most:
+            delay = backoff.fail(lasted=0.0 if ready_at is None else loop.time() - ready_at)
+            if final or backoff.is_exhausted:
                 self.note(f"It has failed, and is not started again: {why}", level=logging.ERROR)
                 self._set("failed", why)
                 return
-            delay = self._policy.restart_delay(failures)
             self.note(f"It ended by itself: {why}; it is started again in {delay:.1f} s", level=logging.ERROR)
             self._set("backoff", why)
             await asyncio.sleep(delay)
