@@ -9,7 +9,7 @@ from openai.types.realtime import RealtimeClientEventParam
 from pydantic import TypeAdapter
 
 from patchbay.realtime import RealtimeSettings
-from patchbay.realtime.providers.base import ConnectionSetup, Dialect
+from patchbay.realtime.providers.base import Dialect
 from patchbay.realtime.providers.registry import dialect_for
 from patchbay.realtime.server_events import CallDelta, ServerEvent
 from patchbay.types import ToolSpec
@@ -39,13 +39,6 @@ def shaped(of: Dialect, *specs: ToolSpec) -> list[dict[str, Any]]:
     return [of.tools.shape(spec) for spec in outcome if isinstance(spec, ToolSpec)]
 
 
-def configured(of: Dialect, *specs: ToolSpec) -> dict[str, Any]:
-    """The session that a connection is configured with."""
-    [frame] = of.configure_frames(ConnectionSetup(shaped(of, *specs)))
-    assert "session.update" == frame["type"]
-    return dict(frame["session"])
-
-
 def without_id(frame: Mapping[str, Any]) -> dict[str, Any]:
     """A frame without our event id."""
     return {name: value for name, value in frame.items() if name != "event_id"}
@@ -72,16 +65,6 @@ def event(kind: str, **members: Any) -> dict[str, Any]:
 def read(of: Dialect, *frames: Any) -> list[ServerEvent]:
     """All events in frames."""
     return [news for frame in frames for news in of.read(frame)]
-
-
-def in_short(news: Iterable[ServerEvent]) -> str:
-    """The kinds of events, with numbers of responses and statuses other than completed."""
-    words, numbers = [], {"": ""}
-    for each in news:
-        number = numbers.setdefault(getattr(each, "response_id", ""), str(len(numbers)))
-        status = getattr(each, "status", "completed")
-        words.append(type(each).__name__.removeprefix("Response") + number + (f" {status}" if status != "completed" else ""))
-    return ", ".join(words)
 
 
 def joined(news: Iterable[ServerEvent]) -> dict[str, tuple[str, str, str]]:
