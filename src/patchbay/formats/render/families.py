@@ -1,4 +1,4 @@
-"""All writers, by the name of the format that reads what they write."""
+"""The writer for a format, or for a model by its name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from functools import lru_cache
 from patchbay.formats.catalog import choose
 from patchbay.formats.model_names import format_of
 from patchbay.formats.render.fenced import FencedWriter
-from patchbay.formats.render.json_styles import BARE, JSON_TAGS, NAMED
-from patchbay.formats.render.python_styles import GEMMA, PYTHON_CALLS
+from patchbay.formats.render.table import WRITERS
 from patchbay.formats.render.writer import FamilyWriter
-from patchbay.formats.render.xml_styles import XML_KEYS, XML_PARAMETERS
 from patchbay.formats.spec import Format
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall
 
 Writer = FamilyWriter | FencedWriter
-
-WRITERS: dict[str, FamilyWriter] = {
-    row.format: row for row in (*JSON_TAGS, *NAMED, *XML_PARAMETERS, *XML_KEYS, *GEMMA, *PYTHON_CALLS, *BARE)
-}
-"""Families without a writer use the fenced contract."""
 
 _MAX_NAME = 256
 

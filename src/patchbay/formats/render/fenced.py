@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from patchbay.formats.render.tool_lists import plain_tool
-from patchbay.formats.render.writer import INTRODUCTION, json_arguments, quoted
+from patchbay.formats.render.values import json_arguments, quoted
+from patchbay.formats.render.writer import INTRODUCTION
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, ToolCall, ToolResult, ToolSpec
 
 _TICKS = re.compile("`{3,}")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from patchbay.formats.render.styles import gemma_notation
+from patchbay.formats.render.values import NumberText
 from patchbay.formats.render.writer import Listing, ReservedText
 from patchbay.types import ToolSpec
 
@@ -168,3 +170,48 @@ def _type(schema: Any, markers: ReservedText, depth: int) -> str:
 def typescript(before: str = "") -> Listing:
     """Return a listing as a TypeScript namespace behind a text."""
     return Listing("The tools, as TypeScript:", lambda specs, markers: before + _namespace(specs, markers))
+
+
+_MAX_SCHEMA_DEPTH = 12
+"""Maximum depth of a schema in Gemma's notation; what lies deeper is left out."""
+
+
+def gemma_list(mark: str, before: str, after: str) -> Listing:
+    """Return a listing with one declaration per tool, in Gemma's notation, texts between two ``mark``."""
+    notation = gemma_notation(mark)
+
+    def write(specs: Sequence[ToolSpec], markers: ReservedText) -> str:
+        return "\n".join(
+            f"{before}declaration:{markers.escape(spec.name)}{notation.encode(_declared(spec, markers))}{after}" for spec in specs
+        )
+
+    return Listing("The tools, each with its description and the schema of its arguments:", write)
+
+
+def _declared(spec: ToolSpec, markers: ReservedText) -> dict[str, Any]:
+    described = {"description": markers.escape(spec.description)} if spec.description else {}
+    return {**described, "parameters": _schema(spec.parameters, markers, 0)}
+
+
+def _schema(value: Any, markers: ReservedText, depth: int, *, names: bool = False) -> Any:
+    """Convert a schema to Gemma's training layout: types in capitals. ``names``: the keys are parameters, "type" included."""
+    if isinstance(value, Mapping):
+        if depth > _MAX_SCHEMA_DEPTH:
+            return {}
+        return {
+            markers.escape(str(key)): _type_name(item, markers)
+            if key == "type" and not names
+            else _schema(item, markers, depth + 1, names=key == "properties" and not names)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_schema(item, markers, depth + 1) for item in value] if depth <= _MAX_SCHEMA_DEPTH else []
+    if isinstance(value, str):
+        return markers.escape(value)
+    return value if value is None or isinstance(value, bool) else NumberText(json.dumps(value))
+
+
+def _type_name(kinds: Any, markers: ReservedText) -> Any:
+    if isinstance(kinds, list | tuple):
+        return [markers.escape(str(kind).upper()) for kind in kinds]
+    return markers.escape(str(kinds).upper())

@@ -11,17 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, lru_cache
-from json.encoder import encode_basestring
 from typing import Any
 
 from patchbay.formats.parser import parse
 from patchbay.types import ToolCall, ToolResult, ToolSpec
-
-CHATML = ("<|im_start|>", "<|im_end|>")
-LLAMA = ("<|start_header_id|>", "<|eot_id|>", "<|eom_id|>")
-"""Markers that end a turn: data that contained them would be read as another author's words."""
 
 
 @dataclass(frozen=True)
@@ -72,107 +67,16 @@ def _pattern_of(mark: str) -> str:
     return rf"{re.escape(mark[0])}\\*+{gap}{rest}"
 
 
-_DECODER = json.JSONDecoder()
-_KEY = re.compile(r'[\s{,]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
-"""The text before a member's value."""
+Style = Callable[[ToolCall, int, ReservedText], dict[str, Any]]
+"""Encodes one call, given its index (from 0), to the placeholders of ``FamilyWriter.call``.
 
+The reserved text must not occur in a value that can also be written with escapes.
+"""
 
-class NumberText(str):
-    """A number, as it was written."""
-
-    __slots__ = ()
-
-
-def quoted(text: str) -> str:
-    """Encode a text as a JSON string."""
-    return encode_basestring(text)
-
-
-def json_arguments(raw: str) -> str:
-    """Return arguments for a family that writes them as JSON: JSON unchanged, other text as a string, none as ``{}``."""
-    try:
-        json.loads(raw)
-        return raw.strip()
-    except (ValueError, RecursionError):
-        return quoted(raw) if raw.strip() else "{}"
-
-
-def members(raw: str) -> dict[str, str]:
-    """Return the members of a JSON object, each value as its JSON text.
-
-    Anything but a JSON object cannot be taken apart: it becomes one member, ``arguments``, that holds the text.
-    """
-    if not raw.strip():
-        return {}
-    found: dict[str, str] = {}
-    at = 0
-    try:
-        pairs = json.loads(raw, object_pairs_hook=tuple)
-        if not isinstance(pairs, tuple):
-            return {"arguments": quoted(raw)}
-        for key, _ in pairs:
-            before = _KEY.match(raw, at)
-            assert before is not None  # raw is an object
-            _, at = _DECODER.raw_decode(raw, before.end())
-            found[key] = raw[before.end() : at]
-    except (ValueError, RecursionError):
-        return {"arguments": quoted(raw)}
-    return found
-
-
-def read_value(raw: str) -> Any:
-    """Decode a JSON text, its numbers as ``NumberText``. Raises ValueError, RecursionError."""
-    return json.loads(raw, parse_int=NumberText, parse_float=NumberText, parse_constant=NumberText)
-
-
-@dataclass(frozen=True)
-class Notation:
-    """Notation of values: true, false and null, strings, keys, and the separators of members and after a key."""
-
-    true: str
-    false: str
-    null: str
-    text: Callable[[str], str]
-    key: Callable[[str], str]
-    comma: str = ", "
-    colon: str = ": "
-
-    def encode(self, value: Any) -> str:
-        """Encode a value from ``read_value`` in this notation. Raises RecursionError if it is nested too deeply."""
-        if value is None:
-            return self.null
-        if value is True:
-            return self.true
-        if value is False:
-            return self.false
-        if isinstance(value, NumberText):
-            return str(value)
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return "{" + self.comma.join(f"{self.key(key)}{self.colon}{self.encode(item)}" for key, item in value.items()) + "}"
-        return "[" + self.comma.join(map(self.encode, value)) + "]"
-
-    def convert(self, raw: str) -> str:
-        """Convert a JSON text to this notation; text that cannot be read, or is nested too deeply, becomes a text."""
-        try:
-            return self.encode(read_value(raw))
-        except (ValueError, RecursionError):
-            return self.text(raw)
-
-
-PYTHON = Notation("True", "False", "None", text=repr, key=repr)
-PYTHON_WITH_JSON_WORDS = Notation("true", "false", "null", text=quoted, key=quoted)
-PYTHON_IN_DOUBLE_QUOTES = Notation("True", "False", "None", text=quoted, key=quoted)
-
-
-WriteCalls = Callable[[Sequence[ToolCall], ReservedText], str]
-"""Renders the calls of one turn; the reserved text must not occur in a value that can also be written with escapes."""
-
-SEVERAL_BLOCKS = "For several calls write several of these, one after the other."
-SEVERAL_IN_BLOCK = "For several calls write them all inside the one block, one after the other."
-SEVERAL_IN_LIST = "For several calls write them all in the one list."
-ONE_CALL = "Write one call at a time; you can write the next one when you have its result."
+_SEVERAL_BLOCKS = "For several calls write several of these, one after the other."
+_SEVERAL_IN_BLOCK = "For several calls write them all inside the one block, one after the other."
+_SEVERAL_IN_LIST = "For several calls write them all in the one list."
+_ONE_CALL = "Write one call at a time; you can write the next one when you have its result."
 
 INTRODUCTION = (
     "You can call the tools below. When one of them can do or find out what is needed, call it; "
@@ -240,11 +144,6 @@ def _plain(name: str) -> str:
     return "".join(character if character.isalnum() or character in "_-.:/" else "_" for character in name)
 
 
-TOOL_RESPONSE = Frames("<tool_response>\n{content}\n</tool_response>", markers=("<tool_response",))
-TOOL_RESPONSE_JSON = Frames('<tool_response>\n{{"output": {json}}}\n</tool_response>', markers=("<tool_response",))
-"""For families whose calls have no markers: nothing in a JSON string can begin a line, as a bare call would."""
-
-
 @dataclass(frozen=True)
 class Listing:
     """Layout of the list of tools: ``words`` introduce the result of ``write``."""
@@ -253,13 +152,15 @@ class Listing:
     write: Callable[[Sequence[ToolSpec], ReservedText], str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FamilyWriter:
     """Writes tools, calls and results in one family's layout. The same input always gives the same bytes.
 
+    ``call``: the pattern of one call, filled in by ``style``. ``join``: between two calls. ``block``: around the calls of a turn.
     ``markers``: what begins a call, or ends a turn, anywhere in a text. ``rules``: what the model must know to write a call.
     ``raw``: texts in arguments have no escapes. One that quotes whole calls is written as it is; in one with other ``markers`` or
     ``inner_markers`` that would be misread (see ``holds``) they are escaped, which changes it.
+    ``several``: how to write several calls; "" where ``block`` says it.
     ``typed_by_schema``: without a schema, markup in a text would be taken for an object.
     ``parallel``: a turn can hold several calls. ``number_id``: returns the id of the nth call of a conversation, for families
     with a scheme of their own.
@@ -269,14 +170,18 @@ class FamilyWriter:
     """
 
     format: str
-    write: WriteCalls
+    call: str
+    _: KW_ONLY
+    style: Style
     listing_of: Listing
+    frames: Frames
+    join: str = "\n"
+    block: tuple[str, str] = ("", "")
     markers: tuple[str, ...] = ()
     inner_markers: tuple[str, ...] = ()
     layout: Layout = Layout()
-    frames: Frames = TOOL_RESPONSE
     rules: tuple[str, ...] = ()
-    several: str = SEVERAL_BLOCKS
+    several: str = ""
     raw: bool = False
     typed_by_schema: bool = False
     parallel: bool = True
@@ -302,7 +207,11 @@ class FamilyWriter:
 
     def calls(self, calls: Sequence[ToolCall]) -> str:
         """Return the calls of one turn, "" for none."""
-        return self.write(calls, self._value_markers) if calls else ""
+        return self._write(calls, self._value_markers) if calls else ""
+
+    def _write(self, calls: Sequence[ToolCall], markers: ReservedText) -> str:
+        written = (self.call.format_map(self.style(call, index, markers)) for index, call in enumerate(calls))
+        return self.block[0] + self.join.join(written) + self.block[1]
 
     def turn(self, content: str, calls: Sequence[ToolCall], reasoning: str = "") -> str:
         """Return a whole turn. Reasoning is left out if the family has none."""
@@ -329,14 +238,14 @@ class FamilyWriter:
         schema = {"type": "object", "properties": {key: {"type": "string"} for key in arguments}}
         # Without a schema, any quoted parameter may be the call's next one.
         tools = [ToolSpec("f", "", schema)] if self.typed_by_schema else None
-        written = self.write([ToolCall("call_0", "f", json.dumps(arguments))], ReservedText(self._value_markers.texts))
+        written = self._write([ToolCall("call_0", "f", json.dumps(arguments))], ReservedText(self._value_markers.texts))
         replies = [parse(written, tools, format=each) for each in (self.format, "auto")]
         return all([arguments] == [json.loads(found.raw_arguments) for found in reply.tool_calls] for reply in replies)
 
     def instructions(self, specs: Sequence[ToolSpec], *, examples: bool = True) -> str:
         """Return the instructions: the tools, the form of calls and results, and with ``examples`` a short conversation."""
         form = self._form("name_of_the_tool", '{"name_of_the_argument": "value"}', "(what the tool returned)")
-        rules = (*self.rules, "Write the tool's name as it is spelled above.", self.several if self.parallel else ONE_CALL)
+        rules = (*self.rules, "Write the tool's name as it is spelled above.", self._several() if self.parallel else _ONE_CALL)
         parts = [
             "# Tools",
             INTRODUCTION,
@@ -358,6 +267,12 @@ class FamilyWriter:
                 f"You write:\n{self.layout.join('There are 42 boxes in hall 7.', '', '')}",
             ]
         return "\n\n".join(parts)
+
+    def _several(self) -> str:
+        """Say how to write several calls."""
+        if self.several or not self.block[0]:
+            return self.several or _SEVERAL_BLOCKS
+        return _SEVERAL_IN_LIST if self.block[0].rstrip().endswith("[") else _SEVERAL_IN_BLOCK
 
     def _form(self, name: str, arguments: str, content: str) -> tuple[str, str]:
         call_id = self.call_id(0, name, "call_0")
