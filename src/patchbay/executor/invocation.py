@@ -246,8 +246,8 @@ class Invocation(PendingCall):
             if not chains.of_tools or not tool.acts:
                 hooks = None
             else:
-                if (pending := hooks.before_tool(self)) is not None:
-                    if (answer := await pending) is not None:
+                if chains.before_tool:
+                    if (answer := await hooks.before_tool(self)) is not None:
                         return answer
                     if self.tool is not tool:
                         tool = self.tool
@@ -277,8 +277,7 @@ class Invocation(PendingCall):
         if tool.owner:
             self.log.responded_by = tool.owner
             return value
-        pending = hooks.after_tool(self, value)
-        return value if pending is None else await pending
+        return await hooks.after_tool(self, value)
 
     def _arguments_for_callbacks(self) -> dict[str, Any]:
         """Return the arguments for callbacks, which may change and keep them."""

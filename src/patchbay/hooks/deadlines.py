@@ -64,62 +64,25 @@ class HookBrokenError(RuntimeError):
     """A hook raised SystemExit, a cancellation or the like; it counts as a failure of the hook and does not end the turn."""
 
 
-class Waiting:
-    """A hook's coroutine that has run its first step and is suspended. It must be awaited (``finish``)."""
-
-    __slots__ = ("_coroutine", "_suspended_on")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], suspended_on: Any) -> None:
-        self._coroutine = coroutine
-        self._suspended_on = suspended_on
-
-    async def finish(self, limit: float) -> Any:
-        """Return the hook's answer. Raises HookTimeoutError after ``limit`` seconds, and what the hook raises."""
-        scope = asyncio.timeout(limit)
-        try:
-            async with scope:
-                return await _resume(self._coroutine, self._suspended_on)
-        except TimeoutError as error:
-            if scope.expired():
-                raise HookTimeoutError(limit) from error
-            raise  # the hook's own
-
-
-class Failed:
-    """The error that a hook raised in its first step."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def first_step(method: Callable[..., Coroutine[Any, Any, Any]], view: Any) -> Any:
-    """Start a hook's method: return its answer, a Waiting or a Failed. Raises only KeyboardInterrupt."""
-    try:
-        started = method(view)
-        return Waiting(started, started.send(None))
-    except StopIteration as end:
-        return end.value
-    except BaseException as error:  # noqa: BLE001  (inspected there)
-        return failed(error)
-
-
-def failed(error: BaseException) -> Failed:
-    """Wrap an exception of a first step. Raises it if it is the user's interrupt."""
-    if is_users_interrupt(error):
-        raise error
-    return Failed(_contained(error))
-
-
 async def call_within(limit: float, method: Callable[..., Coroutine[Any, Any, Any]], view: Any) -> Any:
     """Return a hook's answer. Raises HookTimeoutError after ``limit`` seconds, and what the hook raises."""
-    answer = first_step(method, view)
-    if type(answer) is Waiting:
-        return await answer.finish(limit)
-    if type(answer) is Failed:
-        raise answer.error
-    return answer
+    try:
+        started = method(view)
+        suspended_on = started.send(None)
+    except StopIteration as end:
+        return end.value
+    except BaseException as error:
+        if isinstance(error, Exception) or is_users_interrupt(error):
+            raise
+        raise _contained(error) from error
+    scope = asyncio.timeout(limit)
+    try:
+        async with scope:
+            return await _resume(started, suspended_on)
+    except TimeoutError as error:
+        if scope.expired():
+            raise HookTimeoutError(limit) from error
+        raise  # the hook's own
 
 
 @coroutine

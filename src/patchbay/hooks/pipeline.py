@@ -1,8 +1,6 @@
 """The hooks of one turn: runs the chain of each point and applies the decisions.
 
-A failing interceptor is skipped unless it fails closed; a failing approver denies. A chain is walked synchronously until a hook
-waits or has something to say: the methods of the four interceptor points return None when every hook lets the turn go on, and
-otherwise an awaitable.
+A failing interceptor is skipped unless it fails closed; a failing approver denies.
 """
 
 from __future__ import annotations
@@ -10,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from patchbay.errors import ToolArgumentsError, ToolDeniedError
 from patchbay.hooks.calls import DecisionLog, PendingCall
-from patchbay.hooks.deadlines import Failed, HookTimeoutError, HookWarnings, Waiting, call_within, failed, first_step
+from patchbay.hooks.deadlines import HookTimeoutError, HookWarnings, call_within
 from patchbay.hooks.events import NOTHING, CallRecord, EventDispatcher, Recorder, digest_of
 from patchbay.hooks.registered import (
     DENIED,
@@ -63,9 +61,6 @@ NOT_APPROVED: Final = "Tool execution denied by approval hook"
 _DENIED_BY_PERSON: Final = "Tool execution denied by a person"
 
 REQUEST, RESPONSE, BEFORE, APPROVE, AFTER = TRACE_PATHS.values()
-
-Pending: TypeAlias = Awaitable[Any] | None
-"""None: the chain has finished and the turn goes on. Otherwise it must be awaited now."""
 
 
 class RequestHookView(Source, Protocol):
@@ -162,72 +157,95 @@ class TurnHooks:
 
     # The points. Each raises HookAbortError, and what a program's own callback raises.
 
-    def before_llm(self, request: RequestHookView) -> Pending:
+    async def before_llm(self, request: RequestHookView) -> Any:
         """Run the hooks before a request; their changes go into it.
 
-        The awaitable gives what a program's own callback answers in the model's place, None if the model is to be called.
+        Returns what a program's own callback answers in the model's place, None if the model is to be called.
         """
-        links = self.chains.before_llm
-        for hook, method in links:
-            answer = None if hook.native else first_step(method, LLMRequest(request, REQUEST))
-            if answer is not None or hook.native:
-                return self._before_llm(request, _links_from(hook, links), answer)
+        policy = self.chains.policy
+        for hook, method in self.chains.before_llm:
+            if hook.native:
+                if (given := await method(request)) is not None:
+                    return given
+                continue
+            changes = await self._changes(hook, "before_llm", method, LLMRequest(request, REQUEST))
+            if not changes:
+                continue
+            if not policy.edit_system and not keeps_system(request.member("messages", REQUEST), changes.get("messages")):
+                hook.warn("changed a system message: the messages stay as they were")
+                del changes["messages"]
+            added: tuple[Injection, ...] = ()
+            if request.member("graceful_terminal", REQUEST):
+                changes.pop("tools", None)  # not worth a warning: a hook may add its tools to every request
+            elif "tools" in changes:
+                tools = request.member("tools", REQUEST)
+                changes["tools"], added = merge_tools(hook, policy, tools, changes["tools"], owner_of=request.owner_of)
+            request.apply(changes, added)
         return None
 
-    def after_llm(self, response: ResponseHookView) -> Pending:
+    async def after_llm(self, response: ResponseHookView) -> None:
         """Run the hooks on a model's answer; their changes go into it."""
-        links = self.chains.after_llm
-        for hook, method in links:
-            answer = None if hook.native else first_step(method, LLMResponse(response, RESPONSE))
-            if answer is not None or hook.native:
-                return self._after_llm(response, _links_from(hook, links), answer)
-        return None
+        for hook, method in self.chains.after_llm:
+            if hook.native:
+                await method(response)
+                continue
+            changes = await self._changes(hook, "after_llm", method, LLMResponse(response, RESPONSE))
+            if ends_without_calls(changes) and changes["finish_reason"] != response.member("finish_reason", RESPONSE):
+                changes["tool_calls"] = []
+            written = changes.get("tool_calls")
+            if written is not None and not keeps_protected(self.chains.policy, response.member("tool_calls", RESPONSE), written):
+                hook.warn("wrote calls of protected tools: the calls stay as they were")
+                del changes["tool_calls"]
+            if changes:
+                response.apply(changes)
 
-    def before_tool(self, call: PendingCall) -> Pending:
+    async def before_tool(self, call: PendingCall) -> ToolOutput | None:
         """Run the hooks before a call; their changes go into it.
 
-        The awaitable gives a hook's ToolOutput in the tool's place, None if the tool is to run. Raises ToolDeniedError, and
-        what a change raises.
+        Returns a hook's output in the tool's place, None if the tool is to run. Raises ToolDeniedError, and what a change raises.
         """
-        links = self.chains.before_tool
-        owner = call.tool.owner
-        for hook, method in links:
-            if owner and hook.name == owner:
-                continue  # it answers when the tool runs
-            if hook.tools and hook.ignores(call.tool.name):
-                continue
-            answer: Any
-            try:  # first_step inlined: the call would double the cost
-                started = method(ToolRequest(call, BEFORE))
-                answer = Waiting(started, started.send(None))
-            except StopIteration as end:
-                if end.value is None:
-                    continue
-                answer = end.value
-            except BaseException as error:  # noqa: BLE001  (as in first_step)
-                answer = failed(error)
-            return self._before_tool(call, _links_from(hook, links), answer)
+        for hook, method in self.chains.before_tool:
+            if hook.name == call.tool.owner or hook.ignores(call.tool.name):
+                continue  # the owner answers when the tool runs
+            decision = await self._decision(hook, "before_tool", method, ToolRequest(call, BEFORE), call)
+            if isinstance(decision, DenyTool):
+                reason = as_text(decision.reason)
+                call.log.add(hook.name, "before_tool", "denied", reason)
+                raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=hook.name)
+            if isinstance(decision, Ask):
+                call.request_human(hook.name, "before_tool", as_text(decision.reason))
+            elif isinstance(decision, Respond):
+                if (output := await self._response(hook, decision, call)) is not None:
+                    return output
+            elif decision is not None:
+                await self._change_call(hook, decision, call)
         return None
 
-    def after_tool(self, call: PendingCall, value: Any) -> Pending:
-        """Run the hooks on a tool's value. The awaitable gives the value as they changed it."""
-        links = self.chains.after_tool
-        for hook, method in links:
-            if hook.tools and hook.ignores(call.tool.name):
+    async def after_tool(self, call: PendingCall, value: Any) -> Any:
+        """Run the hooks on a tool's value; return it as they changed it."""
+        for hook, method in self.chains.after_tool:
+            if hook.ignores(call.tool.name):
                 continue
-            answer: Any = None
-            if not hook.native:
-                try:
-                    started = method(ToolResultView(call, AFTER, value))
-                    answer = Waiting(started, started.send(None))
-                except StopIteration as end:
-                    if end.value is None:
-                        continue
-                    answer = end.value
-                except BaseException as error:  # noqa: BLE001
-                    answer = failed(error)
-            return self._after_tool(call, value, _links_from(hook, links), answer)
-        return None
+            if hook.native:
+                given = await method(call.call, call.tool, call.arguments, call.context, value)
+                value = value if given is None else given
+                continue
+            changes = await self._changes(hook, "after_tool", method, ToolResultView(call, AFTER, value), call)
+            if "result" not in changes:
+                continue
+            if self.chains.policy.protects(call.tool.name):
+                hook.warn("changed the result of the protected tool %r: it stays", call.tool.name, kind=call.tool.name)
+                continue
+            before = as_output(value)
+            try:
+                after = output_of(hook, before, changes["result"])
+            except InvalidOutputError as error:
+                on_wrong_answer(hook, "after_tool", error, call)
+                continue
+            if after != before:
+                call.log.add(hook.name, "after_tool", "changed the result")
+                value = after
+        return value
 
     async def approve(self, call: PendingCall, *, may_edit: bool = True) -> None:
         """Ask the approvers about exactly this call. Raises ToolDeniedError at the first denial, and what finding facts raises.
@@ -297,114 +315,19 @@ class TurnHooks:
         call.log.edited = True
         return True
 
-    # The rest of a chain, from the first hook that waits or has something to say
-
-    async def _before_llm(self, request: RequestHookView, links: Sequence[Link], answer: Any) -> Any:
-        policy = self.chains.policy
-        for hook, method in links:
-            if hook.native:
-                if (given := await method(request)) is not None:
-                    return given
-                continue
-            if answer is None:
-                answer = first_step(method, LLMRequest(request, REQUEST))
-            changes = await self._changes(hook, "before_llm", answer, LLMRequest)
-            answer = None
-            if not changes:
-                continue
-            if not policy.edit_system and not keeps_system(request.member("messages", REQUEST), changes.get("messages")):
-                hook.warn("changed a system message: the messages stay as they were")
-                del changes["messages"]
-            added: tuple[Injection, ...] = ()
-            if request.member("graceful_terminal", REQUEST):
-                changes.pop("tools", None)  # not worth a warning: a hook may add its tools to every request
-            elif "tools" in changes:
-                tools = request.member("tools", REQUEST)
-                changes["tools"], added = merge_tools(hook, policy, tools, changes["tools"], owner_of=request.owner_of)
-            request.apply(changes, added)
-        return None
-
-    async def _after_llm(self, response: ResponseHookView, links: Sequence[Link], answer: Any) -> None:
-        for hook, method in links:
-            if hook.native:
-                await method(response)
-                continue
-            if answer is None:
-                answer = first_step(method, LLMResponse(response, RESPONSE))
-            changes = await self._changes(hook, "after_llm", answer, LLMResponse)
-            answer = None
-            if ends_without_calls(changes) and changes["finish_reason"] != response.member("finish_reason", RESPONSE):
-                changes["tool_calls"] = []
-            written = changes.get("tool_calls")
-            if written is not None and not keeps_protected(self.chains.policy, response.member("tool_calls", RESPONSE), written):
-                hook.warn("wrote calls of protected tools: the calls stay as they were")
-                del changes["tool_calls"]
-            if changes:
-                response.apply(changes)
-
-    async def _before_tool(self, call: PendingCall, links: Sequence[Link], answer: Any) -> Any:
-        for hook, method in links:
-            if answer is None:
-                if hook.name == call.tool.owner or (hook.tools and hook.ignores(call.tool.name)):
-                    continue
-                answer = first_step(method, ToolRequest(call, BEFORE))
-            decision = await self._decision(hook, "before_tool", answer, call)
-            answer = None
-            if isinstance(decision, DenyTool):
-                reason = as_text(decision.reason)
-                call.log.add(hook.name, "before_tool", "denied", reason)
-                raise ToolDeniedError(DENIED, reason, tool_name=call.tool.name, by=hook.name)
-            if isinstance(decision, Ask):
-                call.request_human(hook.name, "before_tool", as_text(decision.reason))
-            elif isinstance(decision, Respond):
-                if (output := await self._response(hook, decision, call)) is not None:
-                    return output
-            elif decision is not None:
-                await self._change_call(hook, decision, call)
-        return None
-
-    async def _after_tool(self, call: PendingCall, value: Any, links: Sequence[Link], answer: Any) -> Any:
-        for hook, method in links:
-            if hook.native:
-                given = await method(call.call, call.tool, call.arguments, call.context, value)
-                value = value if given is None else given
-                continue
-            if answer is None:
-                if hook.tools and hook.ignores(call.tool.name):
-                    continue
-                answer = first_step(method, ToolResultView(call, AFTER, value))
-            changes = await self._changes(hook, "after_tool", answer, ToolResultView, call)
-            answer = None
-            if "result" not in changes:
-                continue
-            if self.chains.policy.protects(call.tool.name):
-                hook.warn("changed the result of the protected tool %r: it stays", call.tool.name, kind=call.tool.name)
-                continue
-            before = as_output(value)
-            try:
-                after = output_of(hook, before, changes["result"])
-            except InvalidOutputError as error:
-                on_wrong_answer(hook, "after_tool", error, call)
-                continue
-            if after != before:
-                call.log.add(hook.name, "after_tool", "changed the result")
-                value = after
-        return value
-
     # One hook
 
-    async def _decision(self, hook: RegisteredHook, point: str, answer: Any, call: PendingCall | None = None) -> Any:
+    async def _decision(
+        self, hook: RegisteredHook, point: str, method: Callable[..., Any], view: View, call: PendingCall | None = None
+    ) -> Any:
         """Return a hook's decision, None for "go on" and for a failure that is skipped.
 
         Raises HookAbortError, and what ``on_failure`` raises for a hook that fails closed.
         """
-        if type(answer) is Waiting:
-            try:
-                answer = await answer.finish(hook.timeouts.interceptor)
-            except Exception as error:  # noqa: BLE001  (a hook may raise anything)
-                answer = Failed(error)
-        if type(answer) is Failed:
-            on_failure(hook, point, answer.error, call)
+        try:
+            answer = await call_within(hook.timeouts.interceptor, method, view)
+        except Exception as error:  # noqa: BLE001  (a hook may raise anything)
+            on_failure(hook, point, error, call)
             return None
         if answer is None or isinstance(answer, Continue):
             return None
@@ -415,13 +338,13 @@ class TurnHooks:
         return answer
 
     async def _changes(
-        self, hook: RegisteredHook, point: str, answer: Any, kind: type[View], call: PendingCall | None = None
+        self, hook: RegisteredHook, point: str, method: Callable[..., Any], view: View, call: PendingCall | None = None
     ) -> dict[str, Any]:
-        decision = await self._decision(hook, point, answer, call)
+        decision = await self._decision(hook, point, method, view, call)
         if decision is None:
             return {}
         try:
-            return changes_of(hook, decision, kind)
+            return changes_of(hook, decision, type(view))
         except InvalidDecisionError as error:
             on_wrong_answer(hook, point, error, call)
             return {}
@@ -489,8 +412,3 @@ _DECISIONS: Final[Mapping[str, Any]] = {
     "before_tool": (Modify, Respond, DenyTool, Ask),
     "after_tool": Modify,
 }
-
-
-def _links_from(first: RegisteredHook, links: Sequence[Link]) -> Sequence[Link]:
-    place = next(place for place, (hook, _) in enumerate(links) if hook is first)
-    return links[place:]

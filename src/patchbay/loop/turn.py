@@ -204,10 +204,8 @@ class _Turn:
         if hooks.chains.before_llm:
             view = RequestHookView(hooks, self.run, self.request, self.iteration, self.tool_choice)
             try:
-                if (pending_hooks := hooks.before_llm(view)) is not None:
-                    given = await in_time(pending_hooks, self.run.budget)
-                    if given is not None:
-                        self.answer.settle(given)
+                if (given := await in_time(hooks.before_llm(view), self.run.budget)) is not None:
+                    self.answer.settle(given)
             except HookAbortError as error:
                 self.abort(error)
             except OutOfTimeError:
@@ -227,9 +225,8 @@ class _Turn:
             return
         view = ResponseHookView(hooks, self.run, self.request, end, self.iteration)
         try:
-            if (pending_hooks := hooks.after_llm(view)) is not None:
-                await in_time(pending_hooks, self.run.budget)
-                answer.settle(view.end)
+            await in_time(hooks.after_llm(view), self.run.budget)
+            answer.settle(view.end)
             return
         except HookAbortError as error:
             self.abort(error)
