@@ -9,7 +9,6 @@ import sys
 import threading
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +34,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}, "a": {"type
 
 def test_complaints_read_like_pointer_and_expectation():
     assert ("(root) must have required property 'city'",) == errors(CITY, "")
-    assert ("/city must be string", "/a must be integer") == errors(CITY, '{"city": 1, "a": "x"}')
+    assert ("/city must be string", "/a must be integer") == errors(CITY, '{"city": 1, "a": "5"}')
     closed = {**CITY, "additionalProperties": False}
     assert ("(root) must NOT have additional properties: 'zz'",) == errors(closed, '{"city": "Rome", "zz": 1}')
     assert ('/b must be equal to one of the allowed values: "x", 3',) == errors(
@@ -223,11 +222,6 @@ def test_non_object_schema_is_one_error(raw, part):
     assert part in line
 
 
-def test_integers_keep_all_digits():
-    result = validator({"properties": {"n": {"type": "integer"}}}).validate("t", '{"n": 12345678901234567890123}')
-    assert {"n": 12345678901234567890123} == result.value
-
-
 def test_nested_and_referenced_defaults_are_filled_in():
     schema = {
         "properties": {
@@ -274,6 +268,7 @@ def test_a_schema_that_names_the_same_part_again_and_again_costs_no_more():
     [
         ({"type": "integer"}, '"5"', 5),
         ({"type": "integer"}, '"12345678901234567890"', 12345678901234567890),
+        ({"type": "integer"}, "12345678901234567890123", 12345678901234567890123),
         ({"type": "integer"}, '"5.0"', 5),
         ({"type": "number"}, '"1.5"', 1.5),
         ({"type": "boolean"}, '"true"', True),
@@ -300,19 +295,12 @@ def test_coercion_follows_the_schema(sub, value, expected):
 @pytest.mark.parametrize("value", ['"5x"', '""', '"1e999"', '"0x10"', '" "', '"٣"', "null", "[1]"])
 def test_coercion_does_not_guess(value):
     assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, f'{{"v": {value}}}', coerce_types=True)
-
-
-def test_string_that_is_not_json_stays_a_string():
     assert ("/v must be array",) == errors({"properties": {"v": {"type": "array"}}}, '{"v": "[1"}', coerce_types=True)
 
 
 def test_property_name_with_half_a_surrogate_pair_is_an_error():
     (line,) = errors({"additionalProperties": False}, '{"\\ud800": 1}')
     assert "half of a surrogate pair" in line
-
-
-def test_without_coercion_a_string_stays_a_string():
-    assert ("/v must be integer",) == errors({"properties": {"v": {"type": "integer"}}}, '{"v": "5"}')
 
 
 def test_unknown_tool_is_invalid_and_not_listed():
@@ -324,19 +312,6 @@ def test_unknown_tool_is_invalid_and_not_listed():
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(InvalidRequestError, match="'t'"):
         ToolValidator([ToolSpec("t"), ToolSpec("t")])
-
-
-def test_each_schema_is_compiled_once_and_only_when_used(monkeypatch):
-    compiled = []
-    original = jsonschema_rs.Draft202012Validator
-    monkeypatch.setattr(
-        jsonschema_rs, "Draft202012Validator", lambda *args, **options: compiled.append(1) or original(*args, **options)
-    )
-    tool = ToolValidator([ToolSpec("t"), ToolSpec("u")])
-    assert [] == compiled
-    tool.validate("t", "{}")
-    tool.validate("t", "{}")
-    assert [1] == compiled
 
 
 def test_many_complaints_are_bounded():
@@ -354,17 +329,11 @@ JSON = st.recursive(
 )
 
 
-@given(JSON, st.booleans())
-def test_validation_of_any_arguments_does_not_raise(value, coerce):
+@given(JSON.map(json.dumps) | TEXT, st.booleans())
+def test_validation_of_any_arguments_does_not_raise(raw, coerce):
     schema = {
         "properties": {"a": {"type": "integer", "default": 1}},
         "additionalProperties": {"type": "array", "items": {"$ref": "#"}},
     }
-    result = validator(schema, coerce_types=coerce).validate("t", json.dumps(value))
-    assert result.valid is (not result.errors)
-
-
-@given(TEXT)
-def test_validation_of_any_text_does_not_raise(raw):
-    result = validator(CITY).validate("t", raw)
+    result = validator(schema, coerce_types=coerce).validate("t", raw)
     assert result.valid is (not result.errors)

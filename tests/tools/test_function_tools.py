@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import enum
 import functools
-import json
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
 
-import jsonschema_rs
 import pytest
-from pydantic import BaseModel
 
 from patchbay import tool
 from patchbay.errors import ConfigurationError, ToolArgumentsError
@@ -85,35 +82,39 @@ def test_handler_with_a_schema_takes_keywords_or_the_dict(handler, expected):
     assert expected == call(item, '{"city": "Rome"}')
 
 
-def test_handler_with_parameters_missing_in_the_schema_is_refused():
-    with pytest.raises(ConfigurationError, match="'secret'"):
-        tool(name="w", parameters=SCHEMA, handler=lambda city, secret: 1).check()
-    with pytest.raises(ConfigurationError, match="'w'"):
-        tool(name="w", parameters={"$ref": "http://127.0.0.1:1/x"}, handler=lambda args: 1).check()
+class SomeTool(Tool):
+    async def run(self, arguments, context): ...
 
 
-def test_function_and_handler_together_are_a_type_error():
-    with pytest.raises(TypeError):
-        tool(print, handler=print)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="callable"):
-        tool(handler=3)
+REMOTE = {"$ref": "http://127.0.0.1:1/x"}
 
 
-def test_a_lambda_needs_a_name():
-    with pytest.raises(ConfigurationError, match="name="):
-        tool(lambda a: a)
-
-
-@pytest.mark.parametrize("name", ["", " ", 3])
-def test_a_name_must_be_a_text(name):
-    with pytest.raises(ConfigurationError, match="name"):
-        tool(handler=lambda a: a, name=name)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])
-def test_unenforceable_timeout_is_refused_when_set(timeout):
-    with pytest.raises(ConfigurationError, match="positive number of seconds"):
-        tool(name="t", handler=lambda: 1, timeout=timeout)
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: tool(name="w", parameters=SCHEMA, handler=lambda city, secret: 1).check(), ConfigurationError, "'secret'"),
+        (lambda: tool(name="w", parameters=REMOTE, handler=lambda args: 1).check(), ConfigurationError, "'w'"),
+        (lambda: tool(print, handler=print), TypeError, "not both"),
+        (lambda: tool(handler=3), TypeError, "callable"),
+        (lambda: tool(lambda a: a), ConfigurationError, "name="),
+        (lambda: tool(classmethod(lambda cls: 1)), TypeError, r"tool\(Shop\.open\)"),
+        *((partial(tool, handler=dict, name=name), ConfigurationError, "name") for name in ("", " ", 3)),
+        *(
+            (partial(tool, name="t", handler=dict, timeout=limit), ConfigurationError, "positive number of seconds")
+            for limit in (0, -1, float("nan"), float("inf"), "5", True)
+        ),
+        (partial(tool, name="t", handler=dict, max_parallel=0), ConfigurationError, "max_parallel"),
+        *((partial(collect_tools, [item]), (TypeError, ConfigurationError), None) for item in (max, dict, int)),
+        (partial(collect_tools, [print, print]), ConfigurationError, "'print'"),
+        *((partial(collect_tools, items), TypeError, "list") for items in (print, "f", {"f": print}, None)),
+        (partial(as_tool, {"type": "function"}), TypeError, "handler="),
+        (partial(as_tool, SomeTool), TypeError, "class"),
+        *((partial(as_tool, item), TypeError, "function or a Tool") for item in ("get_weather", None, 7)),
+    ],
+)
+def test_what_can_be_no_tool_is_refused_with_the_way_out(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
 
 
 def test_context_is_found_by_name_or_annotation_and_not_in_the_schema():
@@ -214,7 +215,9 @@ def test_postponed_annotations_of_local_types_are_found_in_the_closure():
 
 
 def test_postponed_annotations_of_lost_local_types_are_refused_when_the_tool_is_made():
-    with pytest.raises(ConfigurationError, match=r"'order' of tool 'place_plainly' .* names 'Order', .* top level"):
+    with pytest.raises(
+        ConfigurationError, match=r"'order' of tool 'place_plainly' .* annotation 'Order' .* local to _made_elsewhere.* top level"
+    ):
         tool(_made_elsewhere())
     loose = tool(handler=_made_elsewhere(), parameters={"properties": {"order": {}}})
     assert 1 == call(loose, '{"order": 1}')
@@ -281,11 +284,6 @@ def test_a_static_method_is_a_tool_in_either_order_of_decorators():
     assert ("Shop", 1) == call(tool(Shop.owner), '{"a": "1"}')
 
 
-def test_unbound_classmethod_is_refused_with_advice():
-    with pytest.raises(TypeError, match=r"tool\(Shop\.open\)"):
-        tool(classmethod(lambda cls: 1))
-
-
 def test_blocking_decorator_on_an_async_function_runs_in_its_thread():
     async def inner(a: int) -> int:
         return a
@@ -350,30 +348,10 @@ def test_a_kind_of_tool_is_one_class_with_one_method():
     assert {} == call(Echo("bare"))
 
 
-class SomeTool(Tool):
-    async def run(self, arguments, context): ...
-
-
-async def _coroutine(): ...
-
-
-@pytest.mark.parametrize(
-    ("item", "words"),
-    [
-        ({"type": "function"}, "handler="),
-        (SomeTool, "class"),
-        ("get_weather", "function or a Tool"),
-        (None, "function or a Tool"),
-        (7, "function or a Tool"),
-    ],
-)
-def test_invalid_tool_is_a_type_error(item, words):
-    with pytest.raises(TypeError, match=words):
-        as_tool(item)
-
-
 def test_coroutine_is_not_a_tool():
-    coroutine = _coroutine()
+    async def answer(): ...
+
+    coroutine = answer()
     try:
         with pytest.raises(TypeError, match="without calling it"):
             as_tool(coroutine)
@@ -381,96 +359,24 @@ def test_coroutine_is_not_a_tool():
         coroutine.close()
 
 
-def test_lists_may_be_mixed_but_names_are_distinct():
+def test_lists_may_be_mixed():
     def f(): ...
 
     assert ["f", "g"] == list(collect_tools([f, tool(name="g", handler=f)]))
-    with pytest.raises(ConfigurationError, match="'f'"):
-        collect_tools([f, f])
-    for wrong in (f, "f", {"f": f}, None):
-        with pytest.raises(TypeError, match="list"):
-            collect_tools(wrong)
 
 
-class Unit(enum.Enum):
-    C = "celsius"
-    F = "fahrenheit"
-
-
-class Street(BaseModel):
-    name: str
-
-
-class Address(BaseModel):
-    street: Street
-    number: int
-
-
-@pytest.mark.parametrize(
-    ("arguments", "place"),
-    [
-        ({"a": None}, "/a"),
-        ({"a": [1]}, "/a"),
-        ({"a": "five"}, "/a"),
-        ({"a": 1, "mode": "c"}, "/mode"),
-        ({"a": 1, "unit": "kelvin"}, "/unit"),
-        ({"a": 1, "address": {"street": "no object", "number": 1}}, "/address/street"),
-        ({"a": 1, "address": {"street": {"name": "x"}}}, "/address"),
-    ],
-)
-def test_invalid_arguments_do_not_reach_the_body(arguments, place):
+def test_invalid_arguments_do_not_reach_the_body():
     ran = []
 
     @tool
-    def f(a: int, mode: Literal["a", "b"] = "a", unit: Unit = Unit.C, address: Address | None = None):
+    def f(a: int):
         ran.append(1)
 
     with pytest.raises(ToolArgumentsError) as caught:
-        call(f, json.dumps(arguments))
-    assert any(line.startswith(place) for line in caught.value.details)
+        call(f, '{"a": "five"}')
+    assert caught.value.details[0].startswith("/a ")
     assert "The tool did not run" in caught.value.for_model
     assert [] == ran
-
-
-def test_valid_arguments_arrive_as_their_types():
-    @tool
-    def f(a: int, unit: Unit, address: Address):
-        return [a, unit is Unit.F, address.street.name]
-
-    assert [5, True, "x"] == call(f, '{"a": "5", "unit": "fahrenheit", "address": {"street": {"name": "x"}, "number": 1}}')
-
-
-def test_nested_model_has_no_dangling_reference():
-    @tool
-    def f(address: Address, others: list[Address], maybe: Optional[Street] = None): ...  # noqa: UP045
-
-    jsonschema_rs.Draft202012Validator(f.parameters)
-    assert {"Address", "Street"} == set(f.parameters["$defs"])
-
-
-def test_whole_prose_of_the_docstring_is_the_description():
-    @tool
-    def f(a: int):
-        """First line.
-
-        Second paragraph.
-
-        Args:
-            a: the a
-        """
-
-    assert "First line.\n\nSecond paragraph." == f.description
-
-
-@pytest.mark.parametrize("item", [max, dict, int])
-def test_callable_without_a_signature_is_refused(item):
-    with pytest.raises((TypeError, ConfigurationError)):
-        collect_tools([item])
-
-
-def test_builtin_with_a_given_schema_is_a_tool():
-    longest = {"type": "object", "properties": {"items": {"type": "array"}}}
-    assert "longest" == tool(name="longest", parameters=longest, handler=lambda items: max(items)).name
 
 
 def test_context_imported_for_type_checkers_only_is_recognised():

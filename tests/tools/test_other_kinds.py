@@ -1,9 +1,10 @@
-"""Tools as classes with a declaration, and as definitions with a handler."""
+"""Tools as classes with a declaration, and as definitions with a handler, which are sendable or refused at creation."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import date
 from typing import Any
 
 import pytest
@@ -72,6 +73,7 @@ def test_tool_without_a_declaration_is_not_offered():
     hidden = Declared(None)
     assert not hidden.offered
     assert {"a": 1} == call(hidden, '{"a": 1}')
+    assert {"type": "object", "properties": {}} == dict(hidden.parameters)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +87,6 @@ def test_a_declaration_may_be_wrapped_and_its_name_is_the_tools(declaration):
     item = Declared(declaration)
     assert ("declared", SQL) == (item.spec.name, item.spec.parameters)
     assert item.spec.description in ("given", "said")
-
-
-def test_declaration_without_parameters_takes_none():
-    assert {"type": "object", "properties": {}} == dict(Declared({"name": "declared"}).parameters)
 
 
 @pytest.mark.parametrize("declaration", ["declared", ["declared"], {"parameters": [1]}])
@@ -135,13 +133,9 @@ def test_function_tool_has_the_seeds_attributes():
 def test_a_limit_may_be_set_later_and_is_checked_then_too():
     item = FunctionTool(print)
     item.timeout = 5.0
+    with pytest.raises(ConfigurationError, match="positive number of seconds"):
+        item.timeout = 0
     assert 5.0 == item.timeout
-    for wrong in (0, -1, float("nan"), "5"):
-        with pytest.raises(ConfigurationError, match="positive number of seconds"):
-            item.timeout = wrong  # type: ignore[assignment]
-    assert 5.0 == item.timeout
-    with pytest.raises(ConfigurationError, match="max_parallel"):
-        FunctionTool(print, max_parallel=0)
 
 
 def test_a_description_may_be_set():
@@ -179,11 +173,6 @@ def test_sync_handler_runs_in_a_thread():
     assert not item.interruptible
 
 
-def test_definition_without_a_handler_is_refused():
-    with pytest.raises(ConfigurationError, match="handler="):
-        ToolDefinition("elsewhere")
-
-
 def test_list_can_hold_all_kinds_of_tools():
     def plain(): ...
 
@@ -191,3 +180,38 @@ def test_list_can_hold_all_kinds_of_tools():
 
     listed = collect_tools([plain, asynchronous, Query(), ToolDefinition("d", handler=lambda args: args)])
     assert ["plain", "asynchronous", "query_database", "d"] == list(listed)
+
+
+DEEP: dict = {}
+for _ in range(100_000):
+    DEEP = {"properties": DEEP}
+
+
+def schema(**about: object) -> dict:
+    return {"type": "object", "properties": {"a": {"type": "string", **about}}}
+
+
+@pytest.mark.parametrize(
+    ("expected", "why"),
+    [
+        ({"handler": None}, "handler="),
+        ({"metadata": {"annotations": ["destructive"]}}, "annotations of tool 'odd' must be a mapping"),
+        ({"metadata": {"output_schema": ["object"]}}, "output_schema of tool 'odd' must be a JSON Schema object"),
+        ({"description": "half \ud83d"}, "lone surrogate"),
+        ({"name": "half \ud83d"}, "lone surrogate"),
+        ({"parameters": schema(description="half \ud83d")}, "lone surrogate"),
+        ({"parameters": schema(default=float("nan"))}, "not JSON"),
+        ({"parameters": schema(default=date(2026, 1, 1))}, "not JSON: there is a date in it"),
+        ({"parameters": schema(examples={1, 2})}, "not JSON: there is a set in it"),
+        ({"parameters": DEEP}, "not JSON"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else next(iter(each)),
+)
+def test_invalid_tool_definition_is_rejected_at_creation(expected, why):
+    with pytest.raises(ConfigurationError, match=why):
+        ToolDefinition(**{"name": "odd", "handler": dict, **expected})
+
+
+def test_unicode_text_and_huge_numbers_are_accepted():
+    tool = ToolDefinition("猫", "🐈 \x00", schema(maximum=10**40, default="🐈"), dict)
+    assert ("🐈 \x00", 10**40) == (tool.spec.description, tool.spec.parameters["properties"]["a"]["maximum"])

@@ -30,40 +30,36 @@ def test_tool_has_no_facts_by_default():
     assert (None, {}) == (tool(where).facts, facts(tool(where), arguments={}))
 
 
-def test_decorator_and_class_accept_a_facts_function():
+class Shop:
+    name = "shop"
+
+    @tool(facts=where)
+    def use(self, path: str, tool_context: ToolContext) -> str:
+        return f"{self.name}: {tool_context.facts['path']}"
+
+
+class Folder:
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def where(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"path": f"{self.root}/{arguments['path']}"}
+
+
+def test_functions_methods_and_handlers_may_have_facts():
     @tool(facts=where)
     def use(path: str, tool_context: ToolContext) -> str:
         return tool_context.facts["path"]
 
-    made = FunctionTool(use.function, facts=where)
-    handled = tool(handler=use.function, facts=where)
-    assert 3 * ["/srv/a"] == [called(each) for each in (use, made, handled)]
-
-
-def test_method_tool_keeps_its_facts():
-    class Shop:
-        name = "shop"
-
-        @tool(facts=where)
-        def use(self, path: str, tool_context: ToolContext) -> str:
-            return f"{self.name}: {tool_context.facts['path']}"
-
-    assert "shop: /srv/a" == called(Shop().use)
-
-
-def test_facts_may_be_a_bound_method():
-    class Folder:
-        def __init__(self, root: str) -> None:
-            self.root = root
-
-        def where(self, arguments: dict[str, Any]) -> dict[str, Any]:
-            return {"path": f"{self.root}/{arguments['path']}"}
-
-        def use(self, path: str, tool_context: ToolContext) -> str:
-            return tool_context.facts["path"]
-
-    folder = Folder("/home")
-    assert "/home/a" == called(tool(handler=folder.use, facts=folder.where))
+    items = [
+        use,
+        FunctionTool(use.function, facts=where),
+        tool(handler=use.function, facts=where),
+        Shop().use,
+        tool(handler=use.function, facts=Folder("/home").where),
+    ]
+    assert ["/srv/a", "/srv/a", "/srv/a", "shop: /srv/a", "/home/a"] == [called(each) for each in items]
+    assert "/srv/a" == asyncio.run(use.run_async(args={"path": "a"}))
 
 
 def test_tool_class_may_define_facts_as_sync_or_async_method():
@@ -101,14 +97,6 @@ def test_failing_facts_deny_the_call_with_the_cause():
     with pytest.raises(ToolDeniedError, match="could not be found: KeyError: 'path'") as caught:
         facts(FunctionTool(where, facts=where))
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_direct_tool_call_computes_facts():
-    @tool(facts=where)
-    def use(path: str, tool_context: ToolContext) -> str:
-        return tool_context.facts["path"]
-
-    assert "/srv/a" == asyncio.run(use.run_async(args={"path": "a"}))
 
 
 def test_tool_that_calls_another_keeps_its_own_facts():

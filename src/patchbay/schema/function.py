@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
@@ -44,52 +42,13 @@ def resolved_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations by parameter; one that cannot be resolved stays the text in the source."""
     part = annotated_part(function)
     module = getattr(part, "__globals__", {})
-    names = _closure(part)
+    names = {**_closure(part), **{each.__name__: each for each in getattr(part, "__type_params__", ())}}
     try:
         return typing.get_type_hints(part, globalns=module, localns=names, include_extras=True)
     except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
         names = {**_class_names(function), **names}
-        return {name: _resolved(annotation, module, names) for name, annotation in _annotations(part).items()}
-
-
-def lost_name(function: Callable[..., Any], annotation: Any) -> str:
-    """Return the error message for a postponed annotation with a name that cannot be found, "" if there is none.
-
-    Such a name is local to the function that defines this one.
-    """
-    part = annotated_part(function)
-    if not (outer := _outer_function(part)):
-        return ""
-    code = getattr(part, "__code__", None)
-    type_parameters = [item.__name__ for item in getattr(part, "__type_params__", ())]
-    known = {*(code.co_freevars if code is not None else ()), *type_parameters, *vars(builtins)}
-    known |= getattr(part, "__globals__", {}).keys() | _class_names(function).keys()
-    if not (lost := [name for name in _names_in(annotation) if name not in known]):
-        return ""
-    return (
-        f"its annotation {annotation!r} names {lost[0]!r}, which is local to {outer}() and cannot be found from here. "
-        f"Define {lost[0]!r} at the top level of the module."
-    )
-
-
-def _outer_function(part: Any) -> str:
-    """Return the qualified name of the function in which ``part`` is defined, "" for none."""
-    return str(getattr(part, "__qualname__", "")).rpartition(".<locals>.")[0]
-
-
-def _annotations(part: Any) -> Mapping[str, Any]:
-    return getattr(part, "__annotations__", None) or {}
-
-
-def _names_in(annotation: Any) -> list[str]:
-    """Return the names that a postponed annotation uses, in order."""
-    if not isinstance(annotation, str):
-        return []
-    try:
-        tree = ast.parse(annotation, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        annotations = getattr(part, "__annotations__", None) or {}
+        return {name: _resolved(annotation, module, names) for name, annotation in annotations.items()}
 
 
 def _resolved(annotation: Any, module: dict[str, Any], names: dict[str, Any]) -> Any:
@@ -143,12 +102,14 @@ class FunctionSchema:
         self._is_injected = is_injected
 
     def check_names(self, tool_name: str) -> None:
-        """Raise ConfigurationError for an annotation that uses a local name of the function around this one."""
-        for name, annotation in getattr(annotated_part(self.function), "__annotations__", {}).items():
-            if name == "return" or not isinstance(annotation, str) or self._is_injected(name, annotation):
-                continue
-            if wrong := lost_name(self.function, annotation):
-                raise ConfigurationError(f"Parameter {name!r} of tool {tool_name!r} cannot be read: {wrong}")
+        """Raise ConfigurationError for an annotation that names a type which is local to the function around this one."""
+        outer = str(getattr(annotated_part(self.function), "__qualname__", "")).rpartition(".<locals>.")[0]
+        for name, annotation in resolved_hints(self.function).items() if outer else ():
+            if name != "return" and isinstance(annotation, str) and not self._is_injected(name, annotation):
+                raise ConfigurationError(
+                    f"Parameter {name!r} of tool {tool_name!r} cannot be read: its annotation {annotation!r} names "
+                    f"a type that is local to {outer}(), or not defined. Define the types of tools at the top level of a module."
+                )
 
     @cached_property
     def signature(self) -> inspect.Signature:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typing_extensions
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
@@ -25,7 +25,7 @@ from patchbay.schema.arguments import LEFT_OUT, Parameter, UnreadableArgumentsEr
 from patchbay.schema.validation import pydantic_error_messages
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 # Pydantic validates the items of an Iterable lazily, while the function iterates.
 _ARRAYS = {abc.Collection, abc.Container, abc.Reversible, abc.Iterable}
@@ -74,8 +74,6 @@ def _plain(annotation: Any, seen: dict[Any, Any]) -> Any:
         return Any
     if isinstance(annotation, abc.Hashable) and (annotation in _ARRAYS or annotation in _ITERATORS):
         return _array(annotation, Any)
-    if isinstance(annotation, type) and (hasattr(annotation, "__attrs_attrs__") or hasattr(annotation, "__struct_fields__")):
-        return _constructed(annotation, seen)
     if sys.version_info < (3, 12) and type(annotation).__module__ == "typing" and typing.is_typeddict(annotation):
         return _typed_dict(annotation, seen)
     return annotation
@@ -103,64 +101,14 @@ def _typed_dict(original: Any, seen: dict[Any, Any]) -> Any:
     make: Any = typing_extensions.TypedDict
     made = make(original.__name__, {})
     seen[original] = made  # before its fields, which may be recursive
-    members = members_of(original)
-    made.__annotations__ = {name: _known(hint, seen) for name, (hint, _) in members.items()}
-    made.__required_keys__ = frozenset(name for name, (_, required) in members.items() if required)
-    made.__optional_keys__ = frozenset(members) - made.__required_keys__
+    made.__annotations__ = {
+        name: (typing.Required if required else typing.NotRequired)[_known(hint, seen)]
+        for name, (hint, required) in members_of(original).items()
+    }
     for attribute in ("__doc__", "__module__", "__qualname__", "__pydantic_config__"):
         if hasattr(original, attribute):
             setattr(made, attribute, getattr(original, attribute))
     return made
-
-
-def _constructed(kind: Any, seen: dict[Any, Any]) -> Any:
-    """Return a TypedDict of the constructor's parameters; a validated dict becomes an instance of the class."""
-    if kind in seen:
-        return seen[kind]
-    seen[kind] = Any  # a recursive field accepts anything
-    hints = _hints_of(kind)
-    members: dict[str, Any] = {}
-    for name, parameter in inspect.signature(kind).parameters.items():
-        hint = hints.get(name, hints.get(f"_{name}", Any))  # attrs leaves out the underscore
-        requiredness: Any = typing_extensions.Required if parameter.default is parameter.empty else typing_extensions.NotRequired
-        members[name] = requiredness[_known(hint, seen)]
-
-    def construct(given: dict[str, Any]) -> Any:
-        try:
-            return kind(**given)
-        except TypeError as error:  # of the class's own validators; pydantic reports only ValueErrors
-            raise ValueError(str(error)) from error
-
-    make: Any = typing_extensions.TypedDict
-    made = make(kind.__name__, members)
-    made.__doc__ = kind.__doc__
-    seen[kind] = typing.Annotated[made, AfterValidator(construct)]
-    return seen[kind]
-
-
-def _hints_of(kind: Any) -> dict[str, Any]:
-    try:
-        return typing_extensions.get_type_hints(kind, include_extras=True)
-    except Exception:  # noqa: BLE001  (an annotation may be any expression, and fail in any way)
-        if wrong := _lost_name(kind):
-            raise ConfigurationError(wrong) from None
-        return {}
-
-
-def _lost_name(kind: type) -> str:
-    """Return the error message for a local class that uses another local name, "" for any other class."""
-    if "<locals>" not in kind.__qualname__:
-        return ""
-    try:
-        typing_extensions.get_type_hints(kind)
-    except NameError as error:
-        return (
-            f"{kind.__qualname__} names {error.name!r}, which cannot be found from here. "
-            f"Define {error.name!r} at the top level of the module."
-        )
-    except Exception:  # noqa: BLE001  (as above)
-        return ""
-    return ""
 
 
 def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:
@@ -177,7 +125,6 @@ def members_of(typed_dict: Any) -> dict[str, tuple[Any, bool]]:
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
 """Characters that pydantic replaces by an underscore when it derives a definition's name from a title, as in ``Page[int]``."""
-_INEXPRESSIBLE = (PydanticUserError, PydanticUndefinedAnnotation)
 
 
 class _JsonSchema(GenerateJsonSchema):
@@ -296,22 +243,16 @@ def _build(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, 
 def _expressible(parameter: Parameter) -> Parameter:
     try:
         _model([parameter])
-    except _INEXPRESSIBLE:
-        for kind in _classes(parameter.annotation):
-            if wrong := _lost_name(kind):
-                raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {wrong}") from None
+    except PydanticUserError as error:
+        if error.code == "class-not-fully-defined":
+            raise ConfigurationError(
+                f"The annotation of parameter {parameter.name!r} cannot work: {str(error).partition(chr(10))[0]} "
+                "Define the types of tools at the top level of a module."
+            ) from None
         return replace(parameter, annotation=Any if not parameter.accepts_none else Any | None)
     except Exception as error:
         raise ConfigurationError(f"The annotation of parameter {parameter.name!r} cannot work: {error}") from error
     return parameter
-
-
-def _classes(annotation: Any) -> Iterator[type]:
-    """Yield the classes in ``annotation``."""
-    if isinstance(annotation, type):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _classes(argument)
 
 
 def _model(parameters: Sequence[Parameter]) -> tuple[type[BaseModel], dict[str, Any]]:

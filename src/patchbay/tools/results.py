@@ -234,15 +234,13 @@ def _converted(value: Any) -> Any:
     """Convert an object of a third-party class by its methods; _UNKNOWN if it has none of them."""
     if iso := _method(value, "isoformat"):
         return iso()
-    if (to_dict := _method(value, "to_dict")) and hasattr(value, "iloc"):  # pandas
-        return to_dict(orient="split") if hasattr(value, "columns") else to_dict()
-    if convert := next(filter(None, (_method(value, name) for name in _LIST_METHODS)), None):
-        return convert()
     if (keys := _method(value, "keys")) and hasattr(type(value), "__getitem__"):
         if not (items := _method(value, "items")):
             return {key: value[key] for key in read_items(keys())}  # sqlite3.Row
         if hasattr(type(value), "__contains__"):  # not an element of XML, whose items are only its attributes
             return {**_members(items()), **_body(value)}
+    if convert := next(filter(None, (_method(value, name) for name in _LIST_METHODS)), None):
+        return convert()
     return _UNKNOWN
 
 
