@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -155,6 +156,7 @@ def record() -> Recorded:
         try:
             with hosting(folder, server.url) as process:
                 server.wait_for(set(TOOLS))
+                wait_for_states(folder / "frames")
                 registered = sorted(server.said)
                 server.said.clear()
                 called = [line for each in CALLS for line in call(server, *each)]
@@ -177,6 +179,15 @@ def record() -> Recorded:
             "plugins/host-and-plugin.txt": "".join(f"{names(line)}\n" for line in ordered(frames)),
         }
     )
+
+
+def wait_for_states(frames: Path) -> None:
+    """Wait until the plugin knows that its tools are registered: a call may come before."""
+    end = time.monotonic() + 60
+    while frames.read_text(encoding="utf-8").count('"LLM_TOOL_STATE"') < len(TOOLS):
+        if time.monotonic() > end:
+            raise TimeoutError("the plugin was not told the states of its tools")
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -9,11 +9,10 @@ from itertools import groupby
 
 import pytest
 
-from patchbay._backoff import Backoff
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.host.registrar import DesiredTool, Registrar, ServerSnapshot
-from patchbay.plugins.host.server_api import HttpToolsApi, Listing, WantedTool
+from patchbay.plugins.host.registrar import Registrar
+from patchbay.plugins.host.server_api import HttpToolsApi, WantedTool
 from plugins.tool_server import ToolServer
 
 QUICK = HostPolicy(poll_interval=0.05, poll_retry=0.01, refused_retry=0.05, clear_timeout=60)
@@ -210,8 +209,6 @@ async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept()
             reconciler.manage("p")
             await server.until(lambda: "old" not in server.names())
             assert {"other", "mine"} == server.names()
-            asked = [body for what, body in server.requests if what == "unregister"]
-            assert {("old", "plugin:p")} == {(body["name"], body["expected_source"]) for body in asked}
 
 
 async def test_clear_removes_all_tools_of_one_plugin():
@@ -343,12 +340,6 @@ async def test_tool_waiting_for_a_server_names_the_unreachable_one(caplog):
             assert "pending" == state
             assert reason.startswith(f"the server cannot be reached at {server.url}: ")
             assert [f"No tools can be registered: {reason}"] == [each.getMessage() for each in caplog.records]
-
-
-def test_list_requested_before_a_registration_does_not_undo_it():
-    snapshot = ServerSnapshot.of(Listing({"ann": []}, "i"), 4)
-    assert "missing" == snapshot.diff(desired_tool("one"))
-    assert DesiredTool(desired_tool("one"), Backoff(0.1, 1.0), settled=5).settled > snapshot.requested
 
 
 async def test_tools_registered_together_are_announced_together():

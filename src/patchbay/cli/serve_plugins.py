@@ -49,11 +49,11 @@ class LocalToolsApi:
             body = RegisterBody(secret=self._secret, **{name: getattr(tool, name) for name in names})
             answer = await self._service.register(body, trusted=True)
         except (ValidationError, ConfigurationError, UnknownRoleError) as error:
-            return Refused(str(error), self._service.instance_id)
+            return Refused(str(error))
         if answer["ok"]:
-            return Accepted(self._service.instance_id, signed=True, roles=tuple(answer["affected_roles"]))
+            return Accepted(signed=True, roles=tuple(answer["affected_roles"]))
         problems = (f"{each['role']}: {each['error']}" for each in answer["failed_roles"])
-        return Refused("; ".join(problems) or answer.get("error", ""), self._service.instance_id)
+        return Refused("; ".join(problems) or answer.get("error", ""))
 
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
         """Remove a tool of this source."""

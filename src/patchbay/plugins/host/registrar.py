@@ -1,16 +1,16 @@
 """Keeps the server's list of tools as the plugins want it, through restarts of either side.
 
-A change is sent at once. Every few seconds the server's list is requested (``If-None-Match``: an unchanged one costs next to
-nothing), and what is missing or differs is registered again, with backoff.
+One loop, at each change and every few seconds: request the server's list (``If-None-Match``: an unchanged one costs next to
+nothing), remove what is not wanted, register what is missing or differs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from patchbay._backoff import Backoff, with_jitter
@@ -19,7 +19,6 @@ from patchbay.plugins.host.server_api import (
     Accepted,
     Listing,
     NotTrustedError,
-    Refused,
     ServerUnavailableError,
     ToolsApi,
     WantedTool,
@@ -30,10 +29,6 @@ from patchbay.plugins.protocol import LlmToolState, ToolStateName
 _PER_PLUGIN = 4
 _IN_ALL = 16
 """Concurrent requests to the server."""
-_ANNOUNCE_SECONDS = 0.1
-"""Tools that are registered within this time are announced together."""
-_MAX_MENDS = 20
-"""A tool that is edited or taken again and again is registered at most every ``refused_retry`` times this."""
 
 SUSPENDED = "the plugin is frozen"
 """Why a tool of a suspended plugin is pending."""
@@ -46,50 +41,47 @@ Difference = Literal["", "missing", "edited", "taken"]
 Rows = list[tuple[str, Mapping[str, Any]]]
 """A tool's rows: the role, and what the server lists for it."""
 
+_REASONS: Mapping[Difference, str] = {
+    "missing": "the server has lost it",
+    "edited": "the server lists it otherwise than it was registered",
+    "taken": "another host has registered it too: ",
+}
+_STATES_OF_REPEATED: Mapping[Difference, ToolStateName] = {"edited": "active", "taken": "refused"}
+"""The state of a tool that the server has otherwise although it was registered again."""
+
 
 @dataclass(slots=True, eq=False)
 class DesiredTool:
-    """A tool that the server should have, and the state of its registration.
-
-    ``settled``: when the server last answered a registration, on the registrar's clock of requests. ``due``: when to register it
-    next, on the loop's clock (None: not at all). ``backoff``: of requests without an answer. ``mends``: how often in a row
-    it was registered again since the list differed, ``mended`` the last time. ``signed``: whether its calls are signed (None:
-    the server has not said).
-    """
+    """A tool that the server should have, and the state of its registration."""
 
     tool: WantedTool
     backoff: Backoff
+    """Counts how often in a row it was to be registered again."""
     state: ToolStateName = "pending"
     reason: str = ""
-    settled: int = 0
     due: float | None = 0.0
-    mends: int = 0
-    mended: float = 0.0
-    signed: bool | None = None
-
-    def is_due(self, now: float) -> bool:
-        """Return whether to register it now."""
-        return self.due is not None and self.due <= now
+    """When to register it next, on the loop's clock; None: it is registered."""
+    tried: float = 0.0
+    """When it was registered again the last time."""
 
 
 @dataclass(frozen=True)
 class ServerSnapshot:
-    """A listing of the server by source and name. ``requested``: when, on the clock of requests."""
+    """A listing of the server by source and name."""
 
-    requested: int = 0
     roles: int = 0
     instance: str | None = None
     rows: Mapping[str, Mapping[str, Rows]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, listing: Listing, requested: int) -> ServerSnapshot:
+    def of(cls, listing: Listing) -> ServerSnapshot:
         """Index a listing."""
         rows: dict[str, dict[str, Rows]] = {}
         for role, tools in listing.tools_by_role.items():
             for row in tools:
                 source = rows.setdefault(str(row.get("source")), {})
                 source.setdefault(str(row.get("name")), []).append((role, row))
-        return cls(requested, len(listing.tools_by_role), listing.instance, rows)
+        return cls(len(listing.tools_by_role), listing.instance, rows)
 
     def diff(self, tool: WantedTool) -> Difference:
         """Return how the server's rows of a tool differ from it, "" where they do not.
@@ -111,15 +103,19 @@ class ServerSnapshot:
         urls = [row.get("callback_url") for _, row in self._rows_of(tool) if row.get("state", "active") == "active"]
         return next((str(url) for url in urls if url != tool.callback_url), "")
 
-    def leftovers(self, source: str, desired: Mapping[str, DesiredTool]) -> Iterator[tuple[str, str | None]]:
-        """Yield the names and roles of tools of this source that are not desired."""
+    def leftovers(self, source: str, desired: Mapping[str, DesiredTool]) -> set[tuple[str, str | None]]:
+        """Return the names of this source's tools that are not desired, or not for the role, which comes second."""
+        found: set[tuple[str, str | None]] = set()
         for name, rows in self.rows.get(source, {}).items():
             if name not in desired:
-                yield name, None
+                found.add((name, None))
                 continue
-            for role, row in rows:
-                if "role" in row and (row["role"] or None) != desired[name].tool.role:
-                    yield name, role
+            wanted = desired[name].tool.role
+            for listed, row in rows:
+                role = (row["role"] or None) if "role" in row else (wanted and listed)
+                if role != wanted:
+                    found.add((name, role))
+        return found
 
     def _rows_of(self, tool: WantedTool) -> Rows:
         rows = self.rows.get(tool.source, {}).get(tool.name, [])
@@ -127,24 +123,15 @@ class ServerSnapshot:
 
 
 def _is_same(row: Mapping[str, Any], tool: WantedTool) -> bool:
-    return all(
-        row.get(name, expected) == expected
-        for name, expected in (
-            ("callback_url", tool.callback_url),
-            ("description", tool.description),
-            ("parameters", tool.parameters),
-            ("timeout_seconds", tool.timeout_seconds),
-            ("annotations", tool.annotations),
-        )
-    )
+    compared = ("callback_url", "description", "parameters", "timeout_seconds", "annotations")
+    return all(row.get(name, getattr(tool, name)) == getattr(tool, name) for name in compared)
 
 
 class Registrar:
     """Registers the plugins' tools with the server ``api``. For one event loop: ``start`` it there, and ``aclose`` it.
 
     ``on_state`` is called with a plugin's id and each change of the state of one of its tools, ``registered`` with a plugin's id,
-    the names of tools that the server has just accepted, and the roles that have them. A task per plugin sends its requests in
-    order, so that a plugin with many tools does not delay others.
+    the names of tools that the server has just accepted, and the roles that have them.
     """
 
     def __init__(
@@ -158,21 +145,23 @@ class Registrar:
         self.api = api
         self.policy = policy or HostPolicy()
         self.registered = registered
+        self.requests = asyncio.Semaphore(_IN_ALL)
+        """Bounds concurrent requests."""
+        self.is_up = False
+        """Whether the server answered the last request for its list."""
+        self.signs: bool | None = None
+        """Whether the server signs calls; None: it has not said."""
+        self.answered = asyncio.Event()
+        """A registration was answered, so ``signs`` is what is known of the server."""
+        self.interrupted = False
+        """A request of this pass was not answered: the rest of it waits for the next list."""
         self._on_state = on_state
         self._plugins: dict[str, PluginTools] = {}
-        self._requests = asyncio.Semaphore(_IN_ALL)
-        self._clock = 0
-        self._snapshot: ServerSnapshot | None = None
-        self._up = asyncio.Event()
-        self._poll_now = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshot = ServerSnapshot()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._problem = "the server was not asked yet"
         self._wants_token = False
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the server answered the last poll."""
-        return self._up.is_set()
 
     @property
     def problem(self) -> str:
@@ -180,59 +169,41 @@ class Registrar:
         return "" if self.is_up else self._problem
 
     def start(self) -> None:
-        """Start polling the server."""
-        self._spawn(self._poll())
+        """Start the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_log_failure)
 
     def manage(self, plugin_id: str) -> PluginTools:
         """Return the tools of a plugin. Other tools of its source are removed from the server from now on."""
-        sync = self._plugins.get(plugin_id)
-        if sync is None:
-            sync = self._plugins[plugin_id] = PluginTools(self, plugin_id)
-            self._spawn(sync.run())
-            self._poll_now.set()
-        return sync
+        if plugin_id not in self._plugins:
+            self._plugins[plugin_id] = PluginTools(self, plugin_id)
+            self.wake()
+        return self._plugins[plugin_id]
+
+    def wake(self) -> None:
+        """Compare the tools with the server's list as soon as possible."""
+        self._wake.set()
 
     async def aclose(self) -> None:
         """Stop, and close the connections. The server keeps the tools: ``clear`` removes them."""
-        if tasks := tuple(self._tasks):
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
         await self.api.aclose()
-
-    def tick(self) -> int:
-        """Advance the clock of requests: a listing says nothing of what was settled after it was requested."""
-        self._clock += 1
-        return self._clock
-
-    async def request(self, send: Callable[[], Coroutine[Any, Any, Any]], *, even_if_down: bool = False) -> Any:
-        """Send one request, within the bound of concurrent ones. Raises ServerUnavailableError."""
-        async with self._requests:
-            if not self.is_up and not even_if_down:
-                raise ServerUnavailableError(self._problem)
-            try:
-                answer = await send()
-            except ServerUnavailableError:
-                self._poll_now.set()
-                raise
-            instance = getattr(answer, "instance", None)
-            if instance is not None and self._snapshot is not None and instance != self._snapshot.instance:
-                self._poll_now.set()  # the server was restarted since the last listing
-            return answer
 
     def refuse(self, plugin_id: str, tool: WantedTool, reason: str) -> None:
         """Report that a tool is not accepted."""
         self._on_state(plugin_id, LlmToolState(name=tool.name, state="refused", reason=reason, registration=tool.registration))
 
-    def set_state(self, sync: PluginTools, desired: DesiredTool, state: ToolStateName, reason: str = "") -> None:
+    def set_state(self, plugin: PluginTools, desired: DesiredTool, state: ToolStateName, reason: str = "") -> None:
         """Set a tool's state, and report it where it has changed."""
         tool = desired.tool
-        if sync.desired.get(tool.name) is not desired or (desired.state, desired.reason) == (state, reason):
+        if plugin.desired.get(tool.name) is not desired or (desired.state, desired.reason) == (state, reason):
             return
         if state == "refused" and not self._wants_token:
-            _logger.warning("Tool %r of plugin %r is refused: %s", tool.name, sync.plugin_id, reason)
+            _logger.warning("Tool %r of plugin %r is refused: %s", tool.name, plugin.plugin_id, reason)
         desired.state, desired.reason = state, reason
-        self._on_state(sync.plugin_id, LlmToolState(name=tool.name, state=state, reason=reason, registration=tool.registration))
+        self._on_state(plugin.plugin_id, LlmToolState(name=tool.name, state=state, reason=reason, registration=tool.registration))
 
     def note_trust(self, problem: str) -> None:
         """Log once, not for each tool, that the server wants a token; "" where the token is accepted."""
@@ -240,22 +211,38 @@ class Registrar:
             _logger.warning("No tool can be registered: %s", problem)
         self._wants_token = bool(problem)
 
-    async def _poll(self) -> None:
+    async def _run(self) -> None:
         backoff = self.policy.server_backoff()
         while True:
-            self._poll_now.clear()
-            requested = self.tick()
+            self._wake.clear()
             try:
-                listing = await self.api.listing()
+                await self._reconcile()
             except ServerUnavailableError as error:
                 self._set_down(str(error), wants_token=isinstance(error, NotTrustedError))
                 await asyncio.sleep(backoff.fail())
                 continue
             backoff.reset()
-            self._set_up(listing, requested)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(with_jitter(self.policy.poll_interval)):
-                    await self._poll_now.wait()
+            if not self.interrupted:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._next_pass()):
+                        await self._wake.wait()
+
+    async def _reconcile(self) -> None:
+        """Request the server's list, and send what makes it as it should be."""
+        listing = await self.api.listing()
+        is_new = not self.is_up
+        if listing is not None:
+            is_new = is_new or listing.instance != self._snapshot.instance
+            self._snapshot = ServerSnapshot.of(listing)
+        self.is_up, self.interrupted = True, False
+        for plugin in self._plugins.values():
+            plugin.compare(self._snapshot, changed=listing is not None, is_new=is_new)
+        await asyncio.gather(*(plugin.reconcile(self._snapshot) for plugin in tuple(self._plugins.values())))
+
+    def _next_pass(self) -> float:
+        due = (each.due for plugin in self._plugins.values() if not plugin.is_suspended for each in plugin.desired.values())
+        poll = asyncio.get_running_loop().time() + with_jitter(self.policy.poll_interval)
+        return min([poll, *(time for time in due if time is not None)])
 
     def _set_down(self, problem: str, *, wants_token: bool) -> None:
         if wants_token:
@@ -263,41 +250,22 @@ class Registrar:
         elif self.is_up or self._problem != problem:
             self.note_trust("")
             _logger.warning("No tools can be registered: %s", problem)
-        self._problem = problem
-        self._up.clear()
-        for sync in self._plugins.values():
-            for each in sync.desired.values() if not sync.is_suspended else ():
+        self._problem, self.is_up = problem, False
+        for plugin in self._plugins.values():
+            for each in plugin.desired.values() if not plugin.is_suspended else ():
                 if wants_token:
-                    self.set_state(sync, each, "refused", problem)
+                    self.set_state(plugin, each, "refused", problem)
                 elif each.state == "active":
-                    self.set_state(sync, each, "stale", problem)
+                    self.set_state(plugin, each, "stale", problem)
 
-    def _set_up(self, listing: Listing | None, requested: int) -> None:
-        """Compare a listing (None: it is the last one) with what is desired."""
-        old = self._snapshot
-        if listing is not None:
-            self._snapshot = ServerSnapshot.of(listing, requested)
-        elif old is not None:
-            self._snapshot = replace(old, requested=requested)
-        is_new = not self.is_up or (old is not None and self._snapshot is not None and old.instance != self._snapshot.instance)
-        self._up.set()
-        if self._snapshot is not None:
-            for sync in self._plugins.values():
-                sync.compare(self._snapshot, changed=listing is not None, is_new=is_new)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("The registrar failed", exc_info=error)
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.error("The registrar failed", exc_info=error)
 
 
 class PluginTools:
-    """The desired tools of one plugin, and the task that sends its requests.
+    """The desired tools of one plugin. Their requests are concurrent to those of other plugins, so that none delays another.
 
     ``closed``: the plugin is stopping, and no more tools are accepted. ``is_suspended``: none is registered before ``resume``.
     """
@@ -305,17 +273,12 @@ class PluginTools:
     def __init__(self, owner: Registrar, plugin_id: str) -> None:
         self.plugin_id = plugin_id
         self.desired: dict[str, DesiredTool] = {}
-        self.registering: dict[str, asyncio.Future[None]] = {}  # until the server has answered
         self.closed = False
         self.is_suspended = False
         self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._clearing: asyncio.Future[bool] | None = None
-        self._removals: dict[tuple[str, str | None], None] = {}
+        self._source = source_of(plugin_id)
+        self._sending = asyncio.Lock()
         self._accepted: dict[tuple[str, ...], list[str]] = {}  # names by roles, to be announced
-        self._changed = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     def want(self, tool: WantedTool) -> None:
         """Register a tool, in place of the plugin's tool of this name; later, if the plugin is suspended."""
@@ -325,37 +288,33 @@ class PluginTools:
         if tool.name not in self.desired and len(self.desired) >= most:
             self._owner.refuse(self.plugin_id, tool, f"a plugin may have no more than {most} tools")
             return
-        old = self.desired.pop(tool.name, None)
-        if old is not None and old.tool.role != tool.role:
-            self._removals[tool.name, old.tool.role] = None
         each = self.desired[tool.name] = self._new(tool)
         if self.is_suspended:
             self._owner.set_state(self, each, "pending", SUSPENDED)
-        self._wake.set()
+        self._owner.wake()
 
     def unwant(self, name: str, registration: int) -> None:
         """Remove a tool, unless it has a newer registration."""
         each = self.desired.get(name)
         if each is not None and each.tool.registration == registration:
             del self.desired[name]
-            self._removals[name, each.tool.role] = None
-            self._wake.set()
+            self._owner.wake()
 
     def drop(self) -> None:
         """Remove all tools, without waiting for it."""
         self.desired.clear()
-        self._clear()
+        self._owner.wake()
 
     async def clear(self) -> bool:
         """Remove all tools, wait for it for a bounded time, and return whether it was done."""
         self.desired.clear()
-        return await self._cleared(self._clear())
+        return await self._clear()
 
     async def suspend(self) -> bool:
         """Remove all tools from the server until ``resume``; return whether the server could be reached."""
         self.is_suspended = True
-        self.desired = {name: self._new(each.tool) for name, each in self.desired.items()}
-        reached = await self._cleared(self._clear())
+        self._begin_anew()
+        reached = await self._clear()
         for each in tuple(self.desired.values()):
             self._owner.set_state(self, each, "pending", SUSPENDED)
         return reached
@@ -363,11 +322,8 @@ class PluginTools:
     def resume(self) -> None:
         """Undo ``suspend``."""
         self.is_suspended = False
-        self.desired = {name: self._new(each.tool) for name, each in self.desired.items()}
-        self._wake.set()
-
-    def _new(self, tool: WantedTool) -> DesiredTool:
-        return DesiredTool(tool, self._owner.policy.server_backoff())
+        self._begin_anew()
+        self._owner.wake()
 
     def states(self) -> dict[str, tuple[ToolStateName, str]]:
         """Return the state of each tool, and the reason."""
@@ -379,158 +335,122 @@ class PluginTools:
     async def wanted(self, name: str) -> tuple[WantedTool, bool] | None:
         """Return a tool and whether its calls must be signed; None where there is none.
 
-        A server may call a tool before its answer to the registration has arrived: that is awaited, since it says which. Calls
-        must be signed until a server says that it does not sign.
+        Calls must be signed until a server says that it does not sign. It may call a tool before its answer to the first
+        registration has arrived: that is awaited, since it says which.
         """
+        if name in self.desired and not self._owner.answered.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._owner.policy.server_timeout):
+                    await self._owner.answered.wait()
         each = self.desired.get(name)
-        if each is not None and each.signed is None and name in self.registering:
-            await asyncio.wait({self.registering[name]}, timeout=self._owner.policy.server_timeout)
-            each = self.desired.get(name)
-        return None if each is None else (each.tool, each.signed is not False)
-
-    def _clear(self) -> asyncio.Future[bool]:
-        self._removals.clear()
-        if self._clearing is None:
-            self._clearing = self._loop.create_future()
-        self._wake.set()
-        return self._clearing
-
-    async def _cleared(self, clearing: asyncio.Future[bool]) -> bool:
-        await asyncio.wait({clearing}, timeout=self._owner.policy.clear_timeout)
-        return clearing.done() and clearing.result()
+        return None if each is None else (each.tool, self._owner.signs is not False)
 
     def compare(self, snapshot: ServerSnapshot, *, changed: bool, is_new: bool) -> None:
-        """Schedule what differs from a snapshot. ``changed``: it may differ from the last one; ``is_new``: the server is."""
-        now = self._loop.time()
-        retry = self._owner.policy.refused_retry
-        for each in self.desired.values():
-            if each.settled == 0 or each.settled > snapshot.requested:
+        """Set when to register what differs from a snapshot. ``changed``: it differs from the last; ``is_new``: the server is."""
+        now = asyncio.get_running_loop().time()
+        for each in tuple(self.desired.values()):
+            if each.state == "pending":  # it was never registered
+                each.due = now if is_new else each.due
                 continue
             difference = snapshot.diff(each.tool)
             if not difference:
                 each.due = None
-                if now - each.mended > 2 * retry:
-                    each.mends = 0
+                if now - each.tried > 2 * self._owner.policy.refused_retry:
+                    each.backoff.reset()
                 self._owner.set_state(self, each, "active")
             elif is_new:
-                each.mends, each.due = 0, now
+                each.backoff.reset()
+                each.due = now
                 if each.state == "active":
-                    self._owner.set_state(self, each, "stale", "the server has lost it")
-            elif each.state == "refused" and difference != "taken":
-                if changed:
-                    each.due = now  # the reason may be gone
-            elif each.state != "pending" and each.due is None:
+                    self._owner.set_state(self, each, "stale", _REASONS["missing"])
+            elif each.due is None:
                 self._mend(each, difference, snapshot.other_host(each.tool))
-        if self._clearing is None and self._changed <= snapshot.requested:
-            for name, role in snapshot.leftovers(source_of(self.plugin_id), {} if self.is_suspended else self.desired):
-                self._removals.setdefault((name, role))
-        self._wake.set()
+            elif changed and each.state == "refused" and difference != "taken":
+                each.due = now  # the reason may be gone
+
+    async def reconcile(self, snapshot: ServerSnapshot) -> None:
+        """Remove what a snapshot has too much, and register what is due."""
+        async with self._sending:
+            desired = {} if self.is_suspended else self.desired
+            leftovers = snapshot.leftovers(self._source, desired)
+            if leftovers and not desired:
+                with suppress(ServerUnavailableError):
+                    await self._clear_source()
+            else:
+                # Before the registrations: what is registered under the same name for another role must stay.
+                await self._send_all(self._unregister, leftovers)
+            now = asyncio.get_running_loop().time()
+            due = [each for each in self.desired.values() if each.due is not None and each.due <= now]
+            await self._send_all(self._register, due if not self.is_suspended else ())
+        accepted, self._accepted = self._accepted, {}
+        for roles, names in accepted.items():
+            if not self.is_suspended and (found := [name for name in names if name in self.desired]):
+                self._owner.registered(self.plugin_id, found, roles)
+
+    def _new(self, tool: WantedTool) -> DesiredTool:
+        policy = self._owner.policy
+        return DesiredTool(tool, Backoff(policy.poll_interval, policy.refused_retry))
+
+    def _begin_anew(self) -> None:
+        self.desired = {name: self._new(each.tool) for name, each in self.desired.items()}
+
+    async def _clear(self) -> bool:
+        """Clear at once, even if the server did not answer before: a host that stops has no other chance."""
+        try:
+            async with asyncio.timeout(self._owner.policy.clear_timeout), self._sending:
+                await self._clear_source()
+        except (TimeoutError, ServerUnavailableError):
+            return False  # the next list shows what is left
+        return True
 
     def _mend(self, desired: DesiredTool, difference: Difference, other_host: str) -> None:
         """Register a tool again: the first time at once, then with backoff."""
-        policy, now = self._owner.policy, self._loop.time()
-        most = policy.refused_retry if difference == "missing" else _MAX_MENDS * policy.refused_retry
-        delay = min(most, policy.poll_interval * 2**desired.mends) if desired.mends else 0.0
-        desired.due, desired.mended = now + with_jitter(delay), now + delay
-        if difference == "taken" and desired.mends:
-            self._owner.set_state(self, desired, "refused", f"another host has registered it too: {other_host}")
-        elif difference == "edited" and desired.mends:
-            self._owner.set_state(self, desired, "active", "the server lists it otherwise than it was registered")
-        else:
-            reason = {"edited": "it was edited", "taken": "another host has it"}.get(difference, "the server has lost it")
-            self._owner.set_state(self, desired, "stale", reason)
-        desired.mends = min(desired.mends + 1, 30)
+        is_repeated = desired.backoff.failures > 0
+        delay = desired.backoff.fail()
+        desired.due = desired.tried = asyncio.get_running_loop().time() + (delay if is_repeated else 0.0)
+        state = _STATES_OF_REPEATED.get(difference, "stale") if is_repeated else "stale"
+        self._owner.set_state(self, desired, state, f"{_REASONS[difference]}{other_host}")
 
-    async def run(self) -> None:
-        """Send what is due, for ever."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._clearing is not None:
-                await self._clear_now(self._clearing)
-            elif self._owner.is_up:
-                now = self._loop.time()
-                removals, self._removals = tuple(self._removals), {}
-                due = [] if self.is_suspended else [each for each in self.desired.values() if each.is_due(now)]
-                # Removals first: what is registered under the same name for another role must stay.
-                await self._send_all(self._remove, removals)
-                await self._send_all(self._register, due)
-                self._schedule()
-
-    async def _clear_now(self, clearing: asyncio.Future[bool]) -> None:
-        done = True
-        try:
-            # The server may be back since the last poll, and a host that stops has no other chance.
-            await self._owner.request(lambda: self._owner.api.clear(source_of(self.plugin_id)), even_if_down=True)
-        except ServerUnavailableError:
-            done = False  # the poll finds what is left
-        finally:
-            self._changed = self._owner.tick()
-            self._clearing = None
-            if not clearing.done():
-                clearing.set_result(done)
-        self._wake.set()
-
-    async def _send_all(self, send: Callable[[Any], Coroutine[Any, Any, None]], items: Sequence[Any]) -> None:
-        left = iter(items)
+    async def _send_all(self, send: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
+        left = iter(tuple(items))
 
         async def send_some() -> None:
             for item in left:
-                await send(item)
+                if not self._owner.interrupted:
+                    await send(item)
 
-        if items:
-            await asyncio.gather(*(send_some() for _ in range(min(len(items), _PER_PLUGIN))))
+        await asyncio.gather(*(send_some() for _ in range(_PER_PLUGIN)))
 
-    async def _remove(self, removal: tuple[str, str | None]) -> None:
-        name, role = removal
-        try:
-            await self._owner.request(lambda: self._owner.api.unregister(name, role=role, source=source_of(self.plugin_id)))
-        except ServerUnavailableError:
-            pass  # the poll finds it
-        finally:
-            self._changed = self._owner.tick()
+    async def _clear_source(self) -> None:
+        async with self._owner.requests:
+            await self._owner.api.clear(self._source)
+
+    async def _unregister(self, leftover: tuple[str, str | None]) -> None:
+        name, role = leftover
+        with suppress(ServerUnavailableError):  # the next list shows it
+            async with self._owner.requests:
+                await self._owner.api.unregister(name, role=role, source=self._source)
 
     async def _register(self, desired: DesiredTool) -> None:
         owner, name = self._owner, desired.tool.name
         if self.desired.get(name) is not desired:
             return
-        desired.due = None
-        answered = self.registering[name] = self._loop.create_future()
         try:
-            answer: Accepted | Refused = await owner.request(lambda: owner.api.register(desired.tool))
+            async with owner.requests:
+                answer = await owner.api.register(desired.tool)
         except ServerUnavailableError as error:
-            desired.due = self._loop.time() + desired.backoff.fail()
+            owner.interrupted = True
+            desired.due = asyncio.get_running_loop().time() + desired.backoff.fail()
             owner.set_state(self, desired, "stale" if desired.state in ("active", "stale") else "pending", str(error))
             return
-        finally:
-            desired.settled = self._changed = owner.tick()
-            answered.set_result(None)
-            if self.registering.get(name) is answered:
-                del self.registering[name]
-        desired.backoff.reset()
         if isinstance(answer, Accepted):
+            desired.due = None
             owner.note_trust("")
-            desired.signed = answer.signed
+            owner.signs = answer.signed
             owner.set_state(self, desired, "active")
-            if not self._accepted:
-                self._loop.call_later(_ANNOUNCE_SECONDS, self._announce)
             self._accepted.setdefault(answer.roles, []).append(name)
         else:
-            desired.due = self._loop.time() + with_jitter(owner.policy.refused_retry)
+            desired.due = asyncio.get_running_loop().time() + with_jitter(owner.policy.refused_retry)
             owner.note_trust(answer.reason if answer.wants_token else "")
             owner.set_state(self, desired, "refused", answer.reason)
-
-    def _announce(self) -> None:
-        accepted, self._accepted = self._accepted, {}
-        for roles, names in accepted.items():
-            if not self.is_suspended and (desired := [name for name in names if name in self.desired]):
-                self._owner.registered(self.plugin_id, desired, roles)
-
-    def _schedule(self) -> None:
-        """Wake up when the next tool is due."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        dues = [each.due for each in self.desired.values() if each.due is not None]
-        if dues and not self.is_suspended:
-            self._timer = self._loop.call_at(min(dues), self._wake.set)
+        owner.answered.set()

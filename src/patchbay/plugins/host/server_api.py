@@ -51,12 +51,11 @@ class WantedTool(LlmToolRegister, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Accepted:
-    """The server has registered the tool. ``instance`` identifies one run of the server (None: it does not say).
+    """The server has registered the tool.
 
     ``signed``: its calls carry a signature with the secret that was sent. ``roles``: those that have it, if the server says.
     """
 
-    instance: str | None = None
     signed: bool = False
     roles: tuple[str, ...] = ()
 
@@ -66,13 +65,12 @@ class Refused:
     """The server rejects the tool. ``wants_token``: it would reject every tool of a plugin."""
 
     reason: str
-    instance: str | None = None
     wants_token: bool = False
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All tools by role, each as the server lists it. ``instance`` is as in Accepted."""
+    """All tools by role, each as the server lists it. ``instance`` identifies one run of the server (None: it does not say)."""
 
     tools_by_role: Mapping[str, Sequence[Mapping[str, Any]]]
     instance: str | None = None
@@ -168,12 +166,12 @@ class HttpToolsApi:
         )
         if status == 200 and body.get("ok") is True:
             signed = bool(self._secret) and body.get("secret") == self._secret["secret"]
-            return Accepted(_instance(body), signed=signed, roles=_roles(body))
+            return Accepted(signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
             raise ServerUnavailableError(f"the registration was answered with HTTP {status}: {_reason(body)}")
         if status == 401 or _is_untrusted(body):
-            return Refused(self._token_problem(body), _instance(body), wants_token=True)
-        return Refused(_reason(body), _instance(body))
+            return Refused(self._token_problem(body), wants_token=True)
+        return Refused(_reason(body))
 
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
         """Remove a tool of this source."""
