@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from typing import Any
 
 import openai
@@ -12,8 +11,7 @@ import pytest
 
 from executor.virtual_time import ManualClockLoop, later
 from patchbay.agents import GenerateContentConfig, LlmAgent, LlmRequest
-from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text, events
-from patchbay.testing.script import error
+from patchbay.testing import ContractModel, Message, Raw, ScriptedUpstream, Text
 
 from .turns import Chat, assert_settled, kinds, response_of
 
@@ -89,64 +87,6 @@ def test_text_model_gives_a_typed_answer():
     assert {"out": [4, 2]} == outcome[-1].actions.state_delta
 
 
-def test_pieces_add_up_over_a_real_stream_and_tokens_are_counted():
-    with ScriptedUpstream(["It is forty-two."]) as upstream:
-        chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        outcome = asyncio.run(run_turns(chat, "What is it?", streaming=True))
-    *pieces, last = outcome
-    assert all(event.partial for event in pieces)
-    assert "It is forty-two." == "".join(event.content.text for event in pieces) == last.content.text
-    assert last.usage["total_tokens"] == chat.runs[0].usage.total_tokens > 0
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_reasoning_of_a_server_is_stored_and_sent_back_in_its_format(streaming):
-    with ScriptedUpstream([native("c1", reasoning_content="six times seven"), "It is 42."]) as upstream:
-        chat = Chat(LlmAgent(name="a", model=url(upstream), tools=[multiply]))
-        outcome = [event for event in asyncio.run(run_turns(chat, "What is it?", streaming=streaming)) if not event.partial]
-    assert [("six times seven", True)] == [(part.text, part.thought) for part in outcome[0].content.parts if part.text]
-    assert "six times seven" not in kinds(outcome)[0]
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (error(400, "no such model"), "UPSTREAM_ERROR"),
-        (error(401, "bad key"), "UPSTREAM_ERROR"),
-        (Raw([b"<html>"], content_type="text/html"), "UPSTREAM_ERROR"),
-        (Raw([], end="cut"), "UPSTREAM_ERROR"),
-    ],
-)
-def test_failing_server_ends_the_run_with_an_event_and_the_session_stays_usable(answer, code):
-    with ScriptedUpstream(lambda body: "better" if "again" in json.dumps(body["messages"]) else answer) as upstream:
-        chat = Chat(LlmAgent(name="a", model=url(upstream)))
-
-        async def main() -> None:
-            async with chat.runner:
-                (event,) = await chat.say("hi")
-                assert code == event.error_code
-                assert event.error_message
-                assert ["better"] == kinds(await chat.say("again"))
-
-        asyncio.run(main())
-
-
-def test_the_text_of_a_stream_that_is_cut_is_not_lost():
-    piece = {"choices": [{"index": 0, "delta": {"content": "half an answ"}, "finish_reason": None}]}
-    with ScriptedUpstream([Raw([events(piece, done=False)], end="cut")]) as upstream:
-        chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        outcome = asyncio.run(run_turns(chat, "hi", streaming=True))
-    assert ["~half an answ", "half an answ[UPSTREAM_ERROR]"] == kinds(outcome)
-
-
-def test_unreachable_server_ends_the_run_with_an_error_event():
-    with ScriptedUpstream([]) as upstream:
-        model = url(upstream)
-    chat = Chat(LlmAgent(name="a", model=model))
-    (event,) = asyncio.run(run_turns(chat, "hi", run_timeout=20.0))
-    assert event.error_code in ("UPSTREAM_ERROR", "RUN_TIMEOUT")
-
-
 def test_cancelled_request_is_cancelled_at_the_server():
     with ScriptedUpstream([Raw([], end="hang")]) as upstream:
         chat = Chat(LlmAgent(name="a", model=url(upstream)))
@@ -189,15 +129,6 @@ async def test_client_of_the_caller_is_used_and_stays_open():
                 assert "done" == kinds(await chat.say())[-1]
             assert "again" == kinds(await chat.say())[-1]
     assert [("mine", 0.5)] * 3 == [(request.json["model"], request.json["temperature"]) for request in upstream.chats]
-
-
-def test_named_model_is_requested_at_the_url_of_the_environment(monkeypatch):
-    with ScriptedUpstream(["done"]) as upstream:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
-        chat = Chat(LlmAgent(name="a", model="gpt-4o-mini"))
-        assert ["done"] == kinds(asyncio.run(run_turns(chat, "hi")))
-    assert ("gpt-4o-mini", "Bearer sk-test") == (upstream.chats[0].json["model"], upstream.chats[0].headers["authorization"])
 
 
 def test_missing_key_is_read_again_at_the_next_run(monkeypatch):

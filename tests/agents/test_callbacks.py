@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from patchbay.agents import (
-    BaseAgent,
     Content,
     EventBus,
     FunctionCall,
@@ -30,6 +29,7 @@ from patchbay.types import Reply, ToolCall, Usage
 from .turns import Chat, agent, assert_settled, kinds, response_of, run_agent, said_to
 
 ADD = ToolCall("1", "add", '{ "a": 1 }')
+HAND_OVER = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
 
 
 async def add(a: int) -> int:
@@ -119,36 +119,63 @@ def cancelled(*_about: Any) -> None:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("callback", [boom, boom_later])
-@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
+FOUR = SIX[:4]
+
+
+def returns(value: Any) -> Any:
+    return lambda *_about: value
+
+
+@pytest.mark.parametrize(
+    ("callback", "code", "message"),
+    [
+        (boom, "CALLBACK_ERROR", "KeyError: 'lost'"),
+        (boom_later, "CALLBACK_ERROR", "KeyError: 'lost'"),
+        (returns(5), "CALLBACK_ERROR", "not int"),
+        (cancelled, "AGENT_ERROR", "CancelledError"),
+    ],
+    ids=["raises", "raises later", "invalid result", "cancelled"],
+)
+@pytest.mark.parametrize("name", FOUR)
 @pytest.mark.parametrize("bus", [False, True])
-async def test_a_callback_that_raises_ends_the_run_with_an_event(name, callback, bus):
+async def test_a_callback_that_fails_ends_the_run_with_an_event(name, callback, code, message, bus):
     one = agent(["done", "fine"], **{f"{name}_callback": callback})
     chat = Chat(one, bus=EventBus() if bus else None)
     events = await chat.say()
-    assert ("CALLBACK_ERROR", "KeyError: 'lost'", "a") == (
-        events[-1].error_code,
-        events[-1].error_message,
-        events[-1].author,
-    )
+    assert (code, "a") == (events[-1].error_code, events[-1].author)
+    assert message in events[-1].error_message
     assert (["done"] if name == "after_agent" else []) == kinds(events[:-1])
     setattr(one, f"{name}_callback", None)
     assert ["fine" if name in ("after_agent", "after_model") else "done"] == kinds(await chat.say("again"))
     kept = [event.error_code for event in (await chat.session()).events if event.error_code is not None]
-    assert ["CALLBACK_ERROR"] == kept
+    assert [code] == kept
 
 
-@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
-def test_callback_with_an_invalid_result_ends_the_run_with_an_event(name):
-    events = run_agent(["done"], **{f"{name}_callback": lambda *about: 5})
-    assert "CALLBACK_ERROR" == events[-1].error_code
-    assert "not int" in events[-1].error_message
+INVALID = [
+    LlmResponse(error_code=5),
+    LlmResponse(content=Content("model", [Part(5)])),
+    LlmResponse(error_code="X", error_message=["y"]),
+]
 
 
-@pytest.mark.parametrize("name", ["before_agent", "after_agent", "before_model", "after_model"])
-def test_cancellation_raised_by_a_callback_does_not_cancel_the_run(name):
-    events = run_agent(["done"], **{f"{name}_callback": cancelled})
-    assert ("AGENT_ERROR", "CancelledError") == (events[-1].error_code, events[-1].error_message)
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (LlmResponse(error_code="BLOCKED", error_message="not this"), "BLOCKED"),
+        *((empty, "NO_RESPONSE") for empty in (LlmResponse(), Content(), "")),
+        *((invalid, None) for invalid in INVALID),
+    ],
+)
+@pytest.mark.parametrize("name", ["before_model", "after_model"])
+async def test_error_and_empty_and_invalid_answers_of_a_callback_end_the_run(name, answer, code):
+    one = agent(["done", "next"], **{f"{name}_callback": returns(answer)})
+    chat = Chat(one)
+    (event,) = await chat.say()
+    assert isinstance(event.error_code, str)
+    if code is not None:
+        assert code == event.error_code
+    one.before_model_callback = one.after_model_callback = None
+    assert kinds(await chat.say()) in (["done"], ["next"])
 
 
 @pytest.mark.parametrize("callback", [boom, boom_later, cancelled])
@@ -175,14 +202,9 @@ async def test_before_agent_callback_replaces_the_agents_answer(message):
     assert [] == asked, "the agent has not worked"
 
 
-def test_after_agent_callback_adds_its_event_after_the_answer():
-    assert ["done", "and more"] == kinds(run_agent(["done"], after_agent_callback=lambda ctx: "and more"))
-
-
-def test_after_agent_callback_is_skipped_after_a_failure():
-    asked = []
-    events = run_agent([ValueError("down")], after_agent_callback=asked.append)
-    assert (["[MODEL_ERROR]"], []) == (kinds(events), asked)
+def test_after_agent_callback_adds_its_event_after_an_answer_but_not_after_a_failure():
+    assert ["done", "and more"] == kinds(run_agent(["done"], after_agent_callback=returns("and more")))
+    assert ["[MODEL_ERROR]"] == kinds(run_agent([ValueError("down")], after_agent_callback=returns("and more")))
 
 
 async def test_state_changes_of_callbacks_are_stored_with_the_next_event():
@@ -214,13 +236,10 @@ def test_state_of_a_before_agent_callback_reaches_instructions_and_sub_agents():
     def begin(ctx: Any) -> None:
         ctx.state["mood"] = "kind"
 
-    inner = agent(["done"], instruction="Be {mood}.")
-    play_it = SequentialAgent(name="root", sub_agents=[inner], before_agent_callback=begin)
-    asyncio.run(Chat(play_it).say())
-    assert "Be kind." == said_to(inner.model)[0]["content"]
-    alone = agent(["done"], instruction="Be {mood}.", before_agent_callback=begin)
-    asyncio.run(Chat(alone).say())
-    assert "Be kind." == said_to(alone.model)[0]["content"]
+    inner, alone = (agent(["done"], instruction="Be {mood}.", **fields) for fields in ({}, {"before_agent_callback": begin}))
+    for root in (SequentialAgent(name="root", sub_agents=[inner], before_agent_callback=begin), alone):
+        asyncio.run(Chat(root).say())
+    assert ["Be kind."] * 2 == [said_to(each.model)[0]["content"] for each in (inner, alone)]
 
 
 @pytest.mark.parametrize("name", ["after_agent", "before_model", "after_model", "before_tool"])
@@ -236,24 +255,35 @@ async def test_state_changes_without_an_answer_are_stored(name):
     assert {"seen": True} == (await chat.session()).state
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("before_agent", []),
-        ("before_model", ["?add", "!add"]),
-        ("after_model", ["?add", "!add"]),
-        ("before_tool", ["?add", "!add"]),
-        ("after_tool", ["?add", "!add"]),
-    ],
-)
-def test_end_of_the_run_takes_effect_after_the_current_step(name, expected):
-    def end(ctx: Any, *about: Any) -> None:
-        ctx.end_invocation = True
+ENDED: list[tuple[str, list[str]]] = [
+    ("before_agent", []),
+    ("before_model", ["?add", "!add"]),
+    ("after_model", ["?add", "!add"]),
+    ("before_tool", ["?add", "!add"]),
+    ("after_tool", ["?add", "!add"]),
+]
 
-    one = agent([ADD, "never"], add, **{f"{name}_callback": end})
+
+def end_run(ctx: Any, *_about: Any) -> None:
+    ctx.end_invocation = True
+
+
+@pytest.mark.parametrize(("name", "expected"), ENDED)
+def test_end_of_the_run_takes_effect_after_the_current_step(name, expected):
+    one = agent([ADD, "never"], add, **{f"{name}_callback": end_run})
     later = agent(["never"], name="later")
     assert expected == kinds(asyncio.run(Chat(SequentialAgent(name="root", sub_agents=[one, later])).say()))
     assert [] == later.model.requests
+
+
+def test_an_ended_run_neither_transfers_nor_sends_a_reminder():
+    sub = agent(["never"], name="b")
+    events = run_agent([HAND_OVER], sub_agents=[sub], after_tool_callback=end_run)
+    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(events)
+    assert [] == sub.model.requests
+    model = ScriptedModel(["words", "never"])
+    assert ["words[OUTPUT_INVALID]"] == kinds(run_agent(model, output_schema=int, before_model_callback=end_run))
+    assert 1 == len(model.requests)
 
 
 # before_model
@@ -287,27 +317,6 @@ def test_a_request_can_be_changed_for_one_round():
     assert GenerateContentConfig(max_output_tokens=5, stop_sequences=["X"]) == config
 
 
-def test_ended_invocation_does_not_transfer():
-    def end(ctx: Any, *about: Any) -> None:
-        ctx.end_invocation = True
-
-    sub = agent(["never"], name="b")
-    hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
-    assert ["?transfer_to_agent", "!transfer_to_agent"] == kinds(
-        run_agent([hand_over], sub_agents=[sub], after_tool_callback=end)
-    )
-    assert [] == sub.model.requests
-
-
-def test_ended_run_sends_no_reminder():
-    def end(ctx: Any, *about: Any) -> None:
-        ctx.end_invocation = True
-
-    model = ScriptedModel(["words", "never"])
-    assert ["words[OUTPUT_INVALID]"] == kinds(run_agent(model, output_schema=int, before_model_callback=end))
-    assert 1 == len(model.requests)
-
-
 def test_model_name_is_sent_only_if_a_callback_changes_it():
     class Named(ScriptedModel):
         name = "mine"
@@ -332,21 +341,15 @@ def test_unchanged_request_is_sent_byte_for_byte():
     assert messages[0] == messages[1]
 
 
-def test_callback_can_add_and_remove_an_instruction():
-    def give(ctx: Any, request: LlmRequest) -> None:
-        assert request.system_instruction is None
-        request.append_instructions(["Be so."])
+@pytest.mark.parametrize(("before", "after"), [(None, "Be so."), ("Be so.", None)])
+def test_callback_can_add_and_remove_an_instruction(before, after):
+    def change(ctx: Any, request: LlmRequest) -> None:
+        assert before == request.system_instruction
+        request.system_instruction = after
 
-    one = agent(["done"], before_model_callback=give)
+    one = agent(["done"], before_model_callback=change, instruction=before or "")
     asyncio.run(Chat(one).say())
-    assert ["Be so.", "hi"] == [message["content"] for message in said_to(one.model)]
-
-    def take(ctx: Any, request: LlmRequest) -> None:
-        request.system_instruction = None
-
-    one = agent(["done"], before_model_callback=take, instruction="Be so.")
-    asyncio.run(Chat(one).say())
-    assert ["hi"] == [message["content"] for message in said_to(one.model)]
+    assert [*([after] if after else []), "hi"] == [message["content"] for message in said_to(one.model)]
 
 
 async def test_calls_and_results_in_a_request_can_be_edited_and_history_is_not():
@@ -456,20 +459,6 @@ def test_calls_of_a_tool_added_by_the_same_callback_run():
         return LlmResponse(content=calls("add", a=1))
 
     assert {"result": 2} == response_of(run_agent(["done"], before_model_callback=plan), "add")
-
-
-@pytest.mark.parametrize("name", ["before_model", "after_model"])
-def test_error_response_of_a_callback_ends_the_run(name):
-    answer = LlmResponse(error_code="BLOCKED", error_message="not this")
-    (event,) = run_agent(["done"], **{f"{name}_callback": lambda ctx, about: answer})
-    assert ("BLOCKED", "not this") == (event.error_code, event.error_message)
-
-
-@pytest.mark.parametrize("answer", [LlmResponse(), Content(), ""])
-@pytest.mark.parametrize("name", ["before_model", "after_model"])
-def test_empty_callback_result_counts_as_none(name, answer):
-    (event,) = run_agent(["done"], **{f"{name}_callback": lambda ctx, about: answer})
-    assert "NO_RESPONSE" == event.error_code
 
 
 def test_non_json_arguments_of_a_callbacks_call_are_converted():
@@ -622,41 +611,10 @@ def test_before_tool_callback_can_repair_or_answer_a_call_with_invalid_arguments
 
 def test_tool_callbacks_see_a_transfer_and_can_prevent_it():
     sub = agent(["from b"], name="b")
-    hand_over = ToolCall("1", "transfer_to_agent", '{"agent_name": "b"}')
 
     def refuse(ctx: Any, name: str, args: dict[str, Any]) -> Any:
         return {"error": "stay"} if name == "transfer_to_agent" else None
 
-    events = run_agent([hand_over, "done"], sub_agents=[sub], before_tool_callback=refuse)
+    events = run_agent([HAND_OVER, "done"], sub_agents=[sub], before_tool_callback=refuse)
     assert ["?transfer_to_agent", "!transfer_to_agent", "done"] == kinds(events)
     assert [] == sub.model.requests
-
-
-def test_custom_agent_without_a_run_method_reports_it_in_its_event():
-    (event,) = asyncio.run(Chat(BaseAgent(name="bare")).say())
-    assert ("AGENT_ERROR", True) == (event.error_code, "_run_async_impl" in event.error_message)
-
-
-def test_callbacks_of_a_parent_are_not_those_of_its_sub_agents():
-    asked = []
-    sub = LlmAgent(name="b", model=ScriptedModel(["done"]))
-    root = SequentialAgent(name="root", sub_agents=[sub], before_agent_callback=lambda ctx: asked.append(ctx.agent.name))
-    asyncio.run(Chat(root).say())
-    assert ["root"] == asked
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        LlmResponse(error_code=5),
-        LlmResponse(content=Content("model", [Part(5)])),
-        LlmResponse(error_code="X", error_message=["y"]),
-    ],
-)
-def test_invalid_callback_answers_end_the_run_with_an_event(answer):
-    asked = LlmAgent(name="a", model=ScriptedModel(["next"]), before_model_callback=[lambda _ctx, _request: answer])
-    runner = Runner(asked)
-    *_, last = runner.run("u", "s", "hi")
-    assert isinstance(last.error_code, str)
-    asked.before_model_callback = None
-    assert ["next"] == [event.content.text for event in runner.run("u", "s", "again")]

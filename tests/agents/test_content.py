@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -67,23 +66,6 @@ def test_defaults_are_those_of_the_contract():
     assert ("model", []) == (Content().role, Content().parts)
     assert ({}, {}, "") == (call.args, response.response, response.id)
     assert EventActions({}, {}, None, None, None) == event.actions
-
-
-def test_every_event_and_call_has_a_unique_id_and_a_time():
-    before = time.time()
-    assert 200 == len({Event().id for _ in range(100)} | {FunctionCall("f").id for _ in range(100)})
-    assert before <= Event().timestamp <= time.time()
-
-
-def test_two_objects_never_share_their_containers():
-    assert Event().actions is not Event().actions
-    assert FunctionCall("f").args is not FunctionCall("f").args
-
-
-def test_calls_and_responses_are_found_in_order():
-    assert ["1", "2"] == [call.id for call in call_event("1", "2", text="wait").get_function_calls()]
-    assert ["2", "1"] == [response.id for response in response_event("2", "1").get_function_responses()]
-    assert [] == Event().get_function_calls() == Event().get_function_responses()
 
 
 @pytest.mark.parametrize(

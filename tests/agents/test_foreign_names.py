@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from typing import Any, ClassVar
 
-import openai
 import pytest
 from pydantic import Field
 
-from patchbay import ToolRunner
 from patchbay.agents import (
     Agent,
     BaseAgent,
     Content,
-    DatabaseChatHistoryService,
-    DatabaseSessionService,
     Event,
-    InMemorySessionService,
     InvocationContext,
     LlmAgent,
     LoopAgent,
@@ -28,7 +22,6 @@ from patchbay.agents import (
     Runner,
     exit_loop,
 )
-from patchbay.errors import ConfigurationError
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
 
@@ -113,31 +106,3 @@ def test_an_event_is_dumped_as_pydantic_would():
     assert dumped == json.loads(event.model_dump_json(exclude_none=True))
     assert ("a", "hi") == (dumped["author"], dumped["content"]["parts"][0]["text"])
     assert "error_code" not in dumped
-
-
-@pytest.mark.parametrize("make", [lambda path: InMemorySessionService(), DatabaseSessionService], ids=["memory", "database"])
-def test_the_agent_that_a_session_is_created_for_is_its_last_one(make, tmp_path):
-    async def main() -> list[str]:
-        async with make(tmp_path / "sessions.db") as service:
-            session = await service.create_session("app", "u", agent_name="root", session_id="s")
-            found = await service.get_session("app", "u", "s")
-            return [session.last_agent, found.last_agent]
-
-    assert ["root", "root"] == asyncio.run(main())
-
-
-def test_a_history_is_an_async_context_manager(tmp_path):
-    async def main() -> int:
-        async with DatabaseChatHistoryService(tmp_path / "history.db") as history:
-            await history.add_message("u", "a", "s", "user", "hi")
-            return len(await history.get_session_history("s"))
-
-    assert 1 == asyncio.run(main())
-
-
-def test_runner_with_a_client_requires_a_model_name():
-    with (
-        openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1") as client,
-        pytest.raises(ConfigurationError, match="No model"),
-    ):
-        ToolRunner(client).run_sync("hi")

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 
 from patchbay.agents import DatabaseChatHistoryService, InMemoryChatHistoryService, create_history_tool, history_tool
-from patchbay.agents.chat_history import ChatMessage
 from patchbay.agents.content import new_id
 from patchbay.tools import FunctionTool
 
@@ -112,10 +111,9 @@ async def test_changing_a_found_record_does_not_change_the_history(history, user
 
 async def test_the_history_in_a_file_outlives_its_service(tmp_path, user):
     for number in range(2):
-        history = DatabaseChatHistoryService(f"sqlite:///{tmp_path / 'h.db'}")
-        assert number == await history.count(user)
-        await add_messages(history, user, "a")
-        await history.close()
+        async with DatabaseChatHistoryService(f"sqlite:///{tmp_path / 'h.db'}") as history:
+            assert number == await history.count(user)
+            await add_messages(history, user, "a")
 
 
 async def test_history_tool_prints_a_line_per_message_newest_first(history, user):
@@ -150,7 +148,3 @@ def test_factory_makes_a_tool_for_an_agent():
     tool = FunctionTool(create_history_tool(InMemoryChatHistoryService()))
     assert ("search_history", {"keyword", "agent", "limit"}) == (tool.name, set(tool.parameters["properties"]))
     assert [] == tool.parameters.get("required", [])
-
-
-def test_a_message_is_plain_data():
-    assert ("default", "", 0) == (ChatMessage().user_id, ChatMessage().content, ChatMessage().id)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
-import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,22 +12,15 @@ from patchbay.agents.sessions.database import VERSION, DatabaseResults, metadata
 from patchbay.database import Database
 from patchbay.errors import SessionNotFoundError
 from patchbay.types import ToolCall
-from support.processes import Process
 from support.running import run
 
+from .child import read_log
 from .databases import execute, executed_statements
-from .halting import read_log
 from .turns import Chat, agent, response_of
 
-ROOT = Path(__file__).parents[2]
 READ = ToolCall("c1", "read_log")
 ADVICE = 'Read them with read_result(result_id="result_1", offset='
 PIECE = "[result_1: characters 52890 to 52899 of 98890]\nline 5400"
-
-
-@pytest.fixture
-def session_id():
-    return uuid.uuid4().hex
 
 
 def reading(result_id: str = "result_1", **arguments: Any) -> ToolCall:
@@ -95,12 +83,10 @@ async def test_results_stored_by_an_agent_tool_are_its_own(service, session_id):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_text_is_stored_before_its_excerpt_despite_a_kill_at_any_moment(database_url, session_id, moment):
-    child = spawn(database_url, session_id, moment)
-    try:
-        assert f"{moment}\n" == child.stdout.readline()
-    finally:
-        end(child)
+def test_text_is_stored_before_its_excerpt_despite_a_kill_at_any_moment(database_url, session_id, spawn, moment):
+    child = spawn(database_url, session_id, "halt", moment)
+    assert f"{moment}\n" == child.stdout.readline()
+    child.kill()
     one = agent([reading(), "done"], read_log)
 
     async def main() -> Any:
@@ -126,19 +112,6 @@ async def test_results_are_deleted_with_their_session(service, session_id):
     assert "result_1" == await service.results(anew).keep("another")
     assert "text of v" == await service.results(other).read("result_1")
     assert (await service.get_session("app", "v", session_id)).has_results
-
-
-def test_deleting_a_session_deletes_its_result_rows(database_url, session_id):
-    async def main() -> int:
-        async with DatabaseSessionService(database_url) as service:
-            session = await service.create_session("app", "u", session_id=session_id)
-            await service.results(session).keep(session_id)
-            count = "SELECT count(*) FROM patchbay_results"
-            before = await asyncio.to_thread(execute, database_url, count)
-            await service.delete_session("app", "u", session_id)
-            return before - await asyncio.to_thread(execute, database_url, count)
-
-    assert 1 == run(main())
 
 
 @pytest.mark.parametrize("text", ["", "é\x00\ud800\U0001f600", "x" * 100])
@@ -171,14 +144,6 @@ async def test_unknown_result_id_is_not_found(service, session_id, result_id):
     assert await service.results(session).read(result_id) is None
 
 
-async def test_unknown_result_id_is_an_error_for_the_model(service, session_id):
-    one = agent([READ, "read", reading("result_7"), "done"], read_log)
-    chat = Chat(one, service, session_id=session_id)
-    await chat.say("read")
-    error = response_of(await chat.say("go on"), "read_result")["error"]
-    assert "No result 'result_7' is kept (any more). Fix the arguments and call the tool again." == error
-
-
 async def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(database_url, session_id):
     async with DatabaseSessionService(database_url) as service:
         session = await service.create_session("app", "u", session_id=session_id)
@@ -205,17 +170,7 @@ async def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(datab
     await database.close()
 
 
-def spawn(url: str, session_id: str, *texts: str) -> Process:
-    command = [sys.executable, "-m", "tests.agents.halting", url, session_id, *texts]
-    return Process(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def end(child: Process) -> None:
-    child.kill()
-    child.communicate(timeout=30)
-
-
-def test_two_processes_store_each_text_once_under_unique_ids(database_url, session_id):
+def test_two_processes_store_each_text_once_under_unique_ids(database_url, session_id, spawn):
     texts = {name: [f"{name}{number}" if number % 2 else f"both{number}" for number in range(20)] for name in ("a", "b")}
 
     async def begin() -> None:
@@ -223,12 +178,8 @@ def test_two_processes_store_each_text_once_under_unique_ids(database_url, sessi
             await service.create_session("app", "u", session_id=session_id)
 
     run(begin())
-    children = {name: spawn(database_url, session_id, *mine) for name, mine in texts.items()}
-    try:
-        ids = {name: child.communicate(timeout=60)[0].split() for name, child in children.items()}
-    finally:
-        for child in children.values():
-            end(child)
+    children = {name: spawn(database_url, session_id, "keep", *mine) for name, mine in texts.items()}
+    ids = {name: child.communicate(timeout=60)[0].split() for name, child in children.items()}
     found = {(text, kept) for name in texts for text, kept in zip(texts[name], ids[name], strict=True)}
     assert {f"result_{number}" for number in range(1, 31)} == {kept for _, kept in found}
     assert 30 == len(found)
@@ -239,13 +190,6 @@ def test_two_processes_store_each_text_once_under_unique_ids(database_url, sessi
             return {kept: await service.results(session).read(kept) for _, kept in found}
 
     assert {kept: text for text, kept in found} == run(read())
-
-
-async def test_concurrent_branches_get_unique_result_ids(service, session_id):
-    session = await service.create_session("app", "u", session_id=session_id)
-    assert {f"result_{number}" for number in range(1, 21)} == set(
-        await asyncio.gather(*(service.results(session).keep(f"text {number}") for number in range(20)))
-    )
 
 
 def test_database_without_a_results_table_is_migrated(tmp_path, session_id):

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
-import sys
-import uuid
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +13,8 @@ from patchbay.testing import ScriptedModel
 from support.processes import Process
 from support.running import run
 
+from .child import TOOLS, kind
 from .turns import call, lines
-from .worker import TOOLS, kind
-
-HERE = Path(__file__).parent
 
 WAY = [
     "before user",
@@ -49,47 +43,30 @@ HELD = {"tool b": "tool c", "tool c": "after result b", "tool a": "after result 
 """Tools that wait until another moment has come: the results are recorded one by one."""
 
 
-@pytest.fixture
-def session_id():
-    return uuid.uuid4().hex
-
-
-def spawn(url: str, session_id: str, *more: object) -> Process:
-    command = [sys.executable, "-m", "tests.agents.worker", url, session_id, *map(str, more)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return Process(command, text=True, cwd=HERE.parent.parent, **pipes)
-
-
-def walk(url: str, session_id: str, until: str) -> list[str]:
+def walk(child: Process, until: str) -> list[str]:
     """Run the turn as far as the moment ``until`` and kill it there; returns the moments that came."""
-    child = spawn(url, session_id)
     came: list[str] = []
-    try:
-        while not came or came[-1] != until:
-            line = child.stdout.readline().strip()
-            assert "" != line, child.stderr.read()
-            came.append(line)
-            free = [] if line in HELD else [line]
-            free += [held for held, moment in HELD.items() if moment == line and held in came]
-            if line == until:
-                break
-            for moment in free:
-                child.stdin.write(f"{moment}\n")
+    while not came or came[-1] != until:
+        line = child.stdout.readline().strip()
+        assert "" != line, child.stderr.read()
+        came.append(line)
+        free = [] if line in HELD else [line]
+        free += [held for held, moment in HELD.items() if moment == line and held in came]
+        if line != until:
+            child.stdin.writelines(f"{moment}\n" for moment in free)
             child.stdin.flush()
-    finally:
-        child.kill()
-        child.communicate(timeout=30)
+    child.kill()
     return came
 
 
 async def open_session(url: str, session_id: str):
     async with DatabaseSessionService(url) as service:
-        return await service.get_session("runs", "user", session_id)
+        return await service.get_session("app", "u", session_id)
 
 
 @pytest.mark.parametrize("until", WAY)
-def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(database_url, session_id, until):
-    came = walk(database_url, session_id, until)
+def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(database_url, session_id, spawn, until):
+    came = walk(spawn(database_url, session_id, "step"), until)
     assert WAY[: len(came)] == came
     recorded = [moment.removeprefix("after ") for moment in came if moment.startswith("after ")]
     session = run(open_session(database_url, session_id))
@@ -97,13 +74,14 @@ def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(datab
     settled = [each.removeprefix("result ") for each in recorded if each.startswith("result")]
     # What a tool changed is there with its result, and not before.
     expected = {f"done_{name}": True for name in settled} | ({"answer": "done"} if "answer" in recorded else {})
-    assert expected == ({} if session is None else session.state)
+    own = {} if session is None else {key: value for key, value in session.state.items() if not key.startswith("user:")}
+    assert expected == own
 
     async def go_on() -> tuple[list[str], list]:
         model = ScriptedModel([call("a", "again"), "there you are"])
         agent = LlmAgent(name="agent", model=model, tools=[a])
         async with DatabaseSessionService(database_url) as service:
-            events = [event async for event in Runner(agent, "runs", service).run("user", session_id, "go on")]
+            events = [event async for event in Runner(agent, "app", service).run("u", session_id, "go on")]
         return lines(events), model.requests
 
     events, requests = run(go_on())
@@ -125,16 +103,9 @@ def a() -> str:
     return "ok"
 
 
-def test_runs_of_two_processes_on_one_session_never_interleave(database_url, session_id):
-    children = [spawn(database_url, session_id, 5) for _ in range(3)]
-    try:
-        for child in children:
-            _, err = child.communicate(timeout=60)
-            assert "" == err
-    finally:
-        for child in children:
-            child.kill()
-            child.wait(30)
+def test_runs_of_two_processes_on_one_session_never_interleave(database_url, session_id, spawn):
+    children = [spawn(database_url, session_id, "turns", 5) for _ in range(3)]
+    assert [""] * 3 == [child.communicate(timeout=60)[1] for child in children]
     session = run(open_session(database_url, session_id))
     runs = [
         (invocation, [kind(event) for event in events])
@@ -146,19 +117,14 @@ def test_runs_of_two_processes_on_one_session_never_interleave(database_url, ses
         assert [*TOOLS] == sorted(name for each in kinds if each.startswith("result") for name in each.split()[1:])
 
 
-def test_leaving_a_run_early_frees_the_session_for_another_process(database_url, session_id):
+def test_leaving_a_run_early_frees_the_session_for_another_process(database_url, session_id, spawn):
     async def leave() -> None:
         service = DatabaseSessionService(database_url)
-        events = Runner(LlmAgent(name="agent", model=ScriptedModel(["1", "2"])), "runs", service).run("user", session_id, "hi")
+        events = Runner(LlmAgent(name="agent", model=ScriptedModel(["1", "2"])), "app", service).run("u", session_id, "hi")
         async for _ in events:
             break
-        child = spawn(database_url, session_id, 1)
-        try:
-            _, err = await asyncio.to_thread(child.communicate, timeout=60)
-        finally:
-            child.kill()
-            child.wait(30)
-        assert "" == err
+        child = spawn(database_url, session_id, "turns", 1)
+        assert "" == (await asyncio.to_thread(child.communicate, timeout=60))[1]
         await events.aclose()
         await service.close()
 

@@ -68,16 +68,6 @@ async def test_ids_are_unique(service, names):
     await service.create_session(names.app, "another user", session_id=names.session)
 
 
-async def test_events_are_read_in_append_order_despite_their_times(service, names):
-    session = await begin(service, names)
-    for text, timestamp in (("e0", 30.0), ("e1", 10.0), ("e2", 20.0)):
-        await service.append_event(session, text_event(text, timestamp=timestamp))
-    found = await service.get_session(*names.all)
-    assert ["e0", "e1", "e2"] == texts_of(session.events) == texts_of(found.events)
-    assert session.events == found.events
-    assert (3, 3) == (session.seq, found.seq)
-
-
 async def test_event_round_trips(service, names):
     event = call_event("1", text="wait", branch="p.a", invocation_id="run")
     event.content.parts[0].extra_content = {"signature": "x" * 3}
@@ -90,30 +80,6 @@ async def test_event_round_trips(service, names):
     assert event == (await service.get_session(*names.all)).events[0] == session.events[0]
 
 
-async def test_partial_event_is_not_stored(service, names):
-    session = await begin(service, names)
-    await service.append_event(session, text_event("h", partial=True, actions=EventActions({"n": 1})))
-    assert ([], {}, 0) == (session.events, session.state, session.seq)
-    assert ([], {}) == ((found := await service.get_session(*names.all)).events, found.state)
-
-
-async def test_keys_belong_to_the_application_the_user_or_the_session(service, names):
-    first = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "temp:t": 1})
-    await service.append_event(first, state_event({"app:b": 2, "user:v": 2, "r": 2, "temp:q": 2}))
-    second = await service.create_session(names.app, names.user)
-    assert {"app:a": 1, "app:b": 2, "user:u": 1, "user:v": 2} == second.state
-    assert {"app:a": 1, "app:b": 2} == (await service.create_session(names.app, "another")).state
-    assert {} == (await service.create_session(f"{names.app}-another", names.user)).state
-    await service.delete_session(*names.all)
-    assert second.state == (await service.get_session(names.app, names.user, second.id)).state
-
-
-async def test_state_of_the_empty_user_name_is_private(service, names):
-    nobody = await service.create_session(names.app, "", state={"user:u": 1, "app:a": 1})
-    assert {"user:u": 1, "app:a": 1} == nobody.state
-    assert {"app:a": 1} == (await service.create_session(names.app, names.user)).state
-
-
 async def test_temporary_keys_live_for_the_run(service, names):
     session = await begin(service, names)
     mark = object()
@@ -123,13 +89,6 @@ async def test_temporary_keys_live_for_the_run(service, names):
     assert {"temp:t": mark, "n": 1} == event.actions.state_delta
     found = await service.get_session(*names.all)
     assert ({"n": 1}, {"n": 1}) == (found.state, found.events[0].actions.state_delta)
-
-
-async def test_none_deletes_a_key_in_every_scope(service, names):
-    session = await begin(service, names, state={"app:a": 1, "user:u": 1, "s": 1, "kept": 1, "never": None})
-    assert {"app:a": 1, "user:u": 1, "s": 1, "kept": 1} == session.state
-    await service.append_event(session, state_event({"app:a": None, "user:u": None, "s": None, "unknown": None}))
-    assert {"kept": 1} == session.state == (await service.get_session(*names.all)).state
 
 
 class Colour(enum.Enum):
@@ -231,19 +190,6 @@ async def test_repeated_event_is_stored_once(service, names):
     assert session.events == found.events
 
 
-async def test_session_object_receives_events_of_others_in_order(service, names):
-    mine = await begin(service, names)
-    theirs = await service.get_session(*names.all)
-    await service.append_event(theirs, text_event("1", actions=EventActions({"k": 1, "l": 1})))
-    await service.append_event(theirs, text_event("2"))
-    await service.append_event(mine, text_event("3", actions=EventActions({"k": 3})))
-    assert ["1", "2", "3"] == texts_of(mine.events)
-    assert ({"k": 3, "l": 1}, 3) == (mine.state, mine.seq)
-    await service.append_event(theirs, text_event("4"))
-    assert mine.events == theirs.events[:3]
-    assert {"k": 3, "l": 1} == theirs.state
-
-
 async def test_many_writers_at_once_get_one_order_and_lose_nothing(service, names):
     shared = await begin(service, names)
     own = [await service.get_session(*names.all) for _ in range(4)]
@@ -262,30 +208,6 @@ async def test_many_writers_at_once_get_one_order_and_lose_nothing(service, name
     assert (await service.get_session(*names.all)).events == shared.events
 
 
-async def test_two_runs_on_one_session_never_interleave(service, names):
-    async def one_run(number: int) -> None:
-        async with service.lock(*names.all):
-            session = await service.get_session(*names.all)
-            for event in (text_event(f"m{number}"), call_event("c"), response_event("c"), text_event("done", author="agent")):
-                await service.append_event(session, event)
-                await asyncio.sleep(0)
-
-    await begin(service, names)
-    await asyncio.gather(*map(one_run, range(5)))
-    events = (await service.get_session(*names.all)).events
-    kinds = [event.content.text or ("call" if event.get_function_calls() else "response") for event in events]
-    assert [word for number in range(5) for word in (f"m{number}", "call", "response", "done")] == kinds
-
-
-async def test_runs_on_different_sessions_do_not_wait_for_each_other(service, names):
-    async with (
-        service.lock(*names.all),
-        service.lock(names.app, names.user, "another"),
-        service.lock(names.app, "x", names.session),
-    ):
-        pass
-
-
 async def test_abandoned_wait_leaves_the_lock_to_the_next_run(service, names):
     async def wait_for_it():
         async with service.lock(*names.all):
@@ -301,14 +223,6 @@ async def test_abandoned_wait_leaves_the_lock_to_the_next_run(service, names):
         assert not patient.done()
     assert "had it" == await patient
     assert "had it" == await wait_for_it()
-
-
-async def test_failed_run_releases_the_lock(service, names):
-    with pytest.raises(ZeroDivisionError):
-        async with service.lock(*names.all):
-            1 / 0  # noqa: B018
-    async with service.lock(*names.all):
-        pass
 
 
 def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, names):

@@ -14,7 +14,7 @@ from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
 from patchbay.types import Reply, ToolCall, Usage
 
-from .turns import Chat, agent, kinds, run_agent
+from .turns import Chat, agent, kinds
 
 
 async def add(a: int) -> int:
@@ -97,10 +97,6 @@ async def test_usage_is_in_each_answer_and_summed_over_the_run():
     assert ["tool_calls", None, "stop"] == [event.finish_reason for event in events]
     assert Usage(30, 5, 35) == chat.runs[0].usage
     assert [event.usage for event in events] == [event.usage for event in (await chat.session()).events][1:]
-
-
-def test_answer_without_usage_has_no_usage():
-    assert [None] == [event.usage for event in run_agent(["done"])]
 
 
 async def test_progress_is_streamed_while_a_tool_runs_and_not_logged():

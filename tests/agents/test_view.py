@@ -29,57 +29,77 @@ def shape(contents) -> list[str]:
     return words
 
 
-def test_a_dangling_call_is_settled_in_the_view_and_not_in_the_log():
-    log = [text_event("hi"), call_event("1", "2"), response_event("1")]
+def with_parts(event: Event, *texts: str) -> Event:
+    event.content.parts += [Part(text) for text in texts]
+    return event
+
+
+HI = text_event("hi")
+DONE = text_event("done", author="agent")
+
+
+@pytest.mark.parametrize(
+    ("expected", "log"),
+    [
+        pytest.param(["hi", "?1?2", "!1!2-"], [HI, call_event("1", "2"), response_event("1")], id="dangling call"),
+        pytest.param(
+            ["?1?2?3", "!1!2!3"],
+            [call_event("1", "2", "3"), response_event("3"), response_event("1"), response_event("2")],
+            id="responses recorded separately",
+        ),
+        pytest.param(
+            ["?1", "!1", "done"],
+            [response_event("0"), call_event("1"), response_event("1"), response_event("1"), response_event("9"), DONE],
+            id="duplicate and unmatched responses",
+        ),
+        pytest.param(
+            ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"],
+            [call_event("0"), response_event("0"), call_event("0"), response_event("0"), call_event("0")],
+            id="repeated ids match the latest call",
+        ),
+        pytest.param(
+            ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"],
+            [
+                *(call_event("0", "0"), response_event("0", "0"), call_event("0_2"), response_event("0_2")),
+                *(call_event("", ""), response_event("", "")),
+            ],
+            id="own ids are not given to others",
+        ),
+        pytest.param(
+            ["wait?1", "!1", "and more"],
+            [call_event("1", text="wait"), with_parts(response_event("1"), "and more")],
+            id="text beside a call and a response",
+        ),
+        pytest.param(
+            ["?1?2", "!1!2", "onetwomore of two", "hi"],
+            [
+                *(call_event("1", "2"), with_parts(response_event("2"), "two", "more of two")),
+                *(with_parts(response_event("1"), "one"), HI),
+            ],
+            id="parts after responses in call order",
+        ),
+        pytest.param(
+            ["hi", "left", "done"], [HI, with_parts(response_event("9"), "left"), DONE], id="parts after an unmatched response"
+        ),
+        pytest.param(
+            ["hi"],
+            [text_event("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), HI],
+            id="deltas and empty events",
+        ),
+        pytest.param(
+            ["?1", "!1", "?2", "!2"],
+            [
+                *(call_event("1", branch="p.a"), call_event("2", branch="p.b")),
+                *(response_event("2", branch="p.b"), response_event("1", branch="p.a")),
+            ],
+            id="pairs of parallel branches",
+        ),
+    ],
+)
+def test_each_call_is_followed_by_its_response_and_the_log_is_unchanged(expected, log):  # laws 1 and 7
     before = [event.to_json() for event in log]
-    assert ["hi", "?1?2", "!1!2-"] == shape(model_contents(log))
+    assert expected == shape(model_contents(log))
     assert before == [event.to_json() for event in log]
-
-
-def test_separately_recorded_responses_are_merged_in_call_order():
-    assert ["?1?2?3", "!1!2!3"] == shape(
-        model_contents([call_event("1", "2", "3"), response_event("3"), response_event("1"), response_event("2")])
-    )
-
-
-def test_duplicate_and_unmatched_responses_are_left_out():
-    log = [
-        response_event("0"),
-        call_event("1"),
-        response_event("1"),
-        response_event("1"),
-        response_event("9"),
-        text_event("done", author="agent"),
-    ]
-    assert ["?1", "!1", "done"] == shape(model_contents(log))
-
-
-def test_repeated_ids_match_the_latest_call():
-    log = [call_event("0"), response_event("0"), call_event("0"), response_event("0"), call_event("0")]
-    assert ["?0", "!0", "?0_2", "!0_2", "?0_3", "!0_3-"] == shape(model_contents(log))
-
-
-def test_own_ids_of_calls_are_not_given_to_others():  # law 1
-    log = [
-        call_event("0", "0"),
-        response_event("0", "0"),
-        call_event("0_2"),
-        response_event("0_2"),
-        call_event("", ""),
-        response_event("", ""),
-    ]
-    assert ["?0?0_2", "!0!0_2", "?0_2_2", "!0_2_2", "??look_2", "!!look_2"] == shape(model_contents(log))
-
-
-def test_text_beside_a_call_and_a_response_is_kept():
-    event = response_event("1")
-    event.content.parts.append(Part("and more"))
-    assert ["wait?1", "!1", "and more"] == shape(model_contents([call_event("1", text="wait"), event]))
-
-
-def test_deltas_and_empty_events_are_left_out():
-    log = [text_event("h", partial=True), Event(author="agent", error_code="TIMEOUT"), Event(content=Content()), text_event("hi")]
-    assert ["hi"] == shape(model_contents(log))
 
 
 @pytest.mark.parametrize(
@@ -104,32 +124,21 @@ def test_the_window_begins_at_the_same_event_for_a_quarter_of_its_limit(limit, s
     assert starts == len(seen)
 
 
-def test_window_begins_at_the_start_of_a_turn():
-    log = [
-        text_event("hi"),
-        call_event("1", "2"),
-        response_event("1"),
-        response_event("2"),
-        text_event("so", author="agent"),
-        text_event("on"),
-    ]
-    log += [call_event("3"), response_event("3")]
-    assert [["on", "?3", "!3"]] * 5 == [shape(model_contents(log, limit=limit)) for limit in (1, 2, 3, 4, 5)]
+TWO_TURNS = [HI, call_event("1", "2"), response_event("1"), response_event("2"), DONE]
+TWO_TURNS += [text_event("on"), call_event("3"), response_event("3")]
 
 
-def test_silent_events_and_other_branches_do_not_count():
-    log = [
-        text_event("hi"),
-        *(text_event(str(number), branch="p.b") for number in range(50)),
-        state_event({"k": 1}),
-        text_event("on", branch="p.a"),
-    ]
-    assert ["hi", "on"] == shape(model_contents(log, limit=4, branch="p.a"))
-
-
-def test_response_without_a_call_does_not_start_the_window():
-    log = [text_event(str(number)) for number in range(5)] + [response_event("1"), text_event("end")]
-    assert ["end"] == shape(model_contents(log, limit=2))
+@pytest.mark.parametrize(
+    ("expected", "log", "limits"),
+    [
+        (["on", "?3", "!3"], TWO_TURNS, [1, 2, 3, 4, 5]),
+        (["4"], [*(text_event(str(number)) for number in range(4)), response_event("1"), text_event("4")], [2]),
+        (["hi", "on"], [HI, *[text_event("b", branch="p.b")] * 50, state_event({"k": 1}), text_event("on", branch="p.a")], [4]),
+    ],
+    ids=["at the start of a turn", "not at a response without a call", "silent events and other branches do not count"],
+)
+def test_where_the_window_begins(expected, log, limits):
+    assert [expected] * len(limits) == [shape(model_contents(log, limit=limit, branch="p.a")) for limit in limits]
 
 
 @pytest.mark.parametrize(
@@ -148,17 +157,6 @@ def test_response_without_a_call_does_not_start_the_window():
 def test_branch_sees_its_own_path_only(branch, seen_from, expected):
     assert expected is is_visible(branch, from_branch=seen_from)
     assert (["hi"] if expected else []) == shape(model_contents([text_event("hi", branch=branch)], branch=seen_from))
-
-
-def test_parallel_branches_keep_their_pairs_together():
-    log = [
-        call_event("1", branch="p.a"),
-        call_event("2", branch="p.b"),
-        response_event("2", branch="p.b"),
-        response_event("1", branch="p.a"),
-    ]
-    assert ["?1", "!1", "?2", "!2"] == shape(model_contents(log))
-    assert ["?2", "!2"] == shape(model_contents(log, branch="p.b"))
 
 
 def test_parallel_branches_with_equal_ids_keep_their_own_results():
@@ -219,31 +217,3 @@ def test_each_call_is_followed_by_its_one_response_for_any_log(log, limit):  # l
 def test_for_any_log_the_view_of_a_view_is_the_view(log):
     contents = model_contents(log)
     assert contents == model_contents([Event(content=content) for content in contents])
-
-
-def test_parts_after_responses_follow_all_responses_in_call_order():
-    first, second = response_event("2"), response_event("1")
-    first.content.parts += [Part("two"), Part("more of two")]
-    second.content.parts.append(Part("one"))
-    log = [call_event("1", "2"), first, second, text_event("go on")]
-    assert ["?1?2", "!1!2", "onetwomore of two", "go on"] == shape(model_contents(log))
-
-
-def test_parts_after_an_unmatched_response_stay_in_place():
-    event = response_event("9")
-    event.content.parts.append(Part("left"))
-    assert ["hi", "left", "go on"] == shape(model_contents([text_event("hi"), event, text_event("go on")]))
-
-
-def test_a_long_session_never_begins_with_a_call():
-    log: list[Event] = []
-    for number in range(60):
-        log += [
-            text_event(f"q{number}"),
-            call_event(f"c{number}"),
-            response_event(f"c{number}"),
-            Event(author="a", content=Content("model", [Part("ok")])),
-        ]
-        contents = model_contents(log, limit=20)
-        assert ("user", "q") == (contents[0].role, contents[0].parts[0].text[0])
-        assert len(contents) <= 20
