@@ -359,4 +359,4 @@ app = create_tools_app(settings=ToolsSettings(lease=0.0), extend_mcp=extend)
 if __name__ == "__main__":
     for each in TOOLS:
         app.managers["default"].register_tool(each)
-    sys.exit(serve(lambda: app, ServeOptions(port=0), ready=lambda url: print(url, flush=True)))
+    sys.exit(serve(lambda _worker: app, ServeOptions(port=0), ready=lambda url: print(url, flush=True)))

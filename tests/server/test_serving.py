@@ -143,8 +143,11 @@ def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) ->
         assert (0, "") == finish(process)
 
 
-def test_a_worker_that_dies_is_replaced() -> None:
-    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, port):
+def test_a_worker_that_dies_is_replaced_and_each_has_its_own_log(tmp_path: Path) -> None:
+    with (
+        running_upstream(quick) as upstream,
+        proxy_process("--upstream", upstream.url, "--workers", "2", "--log-file", str(tmp_path / "log")) as (process, port),
+    ):
         before = children(process.pid)
         assert 2 == len(before)
         os.kill(before[0], signal.SIGKILL)
@@ -159,6 +162,18 @@ def test_a_worker_that_dies_is_replaced() -> None:
         status, stderr = finish(process)
         assert 0 == status
         assert "A worker ended" in stderr
+    assert ["log", "log-2"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_server_whose_workers_end_at_once_gives_up() -> None:
+    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, _):
+        while process.poll() is None:  # bounded by the alarm of the process
+            for child in children(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        status, stderr = finish(process)
+    assert 1 == status
+    assert "giving up" in stderr
 
 
 def test_workers_leave_when_their_parent_is_killed() -> None:
@@ -173,4 +188,7 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []

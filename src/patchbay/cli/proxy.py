@@ -131,6 +131,7 @@ def proxy(
     from patchbay.cli.model_servers import choose_server, warning_of_upstream
     from patchbay.cli.request_lines import show_requests
     from patchbay.proxy import create_app
+    from patchbay.server.request_log import worker_file
     from patchbay.server.runtime import serve
 
     found = [] if upstream else [(str(each), each.url) for each in choose_server()]
@@ -145,14 +146,16 @@ def proxy(
     key_problem = _key_problem(settings)
     no_events = "each of its workers has its own: start it with --workers 1." if options.workers > 1 else key_problem
 
-    def make_app() -> ProxyApp:
+    def make_app(worker: int) -> ProxyApp:
         given = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "connect_timeout"}
+        if settings.log_file is not None:
+            given["log_file"] = worker_file(settings.log_file, worker)
         app = create_app(**given, options=text, governance=governance)
         show_requests(app, options.log)
         app.no_events = no_events
         return app
 
-    app = make_app()  # errors are reported before anything runs
+    app = make_app(0)  # errors are reported before anything runs
     reject_itself(settings.upstream, options.host, options.port)
     warnings = [key_problem, "" if found else warning_of_upstream(settings.upstream)]
 
@@ -166,7 +169,7 @@ def proxy(
         for each in filter(None, warnings):
             _warn(f"{each.removesuffix('.')}.")
 
-    sys.exit(serve(make_app if options.workers > 1 else lambda: app, options, ready=announce))
+    sys.exit(serve(make_app if options.workers > 1 else lambda _worker: app, options, ready=announce))
 
 
 def _key_problem(settings: ProxySettings) -> str:

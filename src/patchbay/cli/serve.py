@@ -233,7 +233,7 @@ def serve(
         for each in filter(None, warnings):
             _logger.warning("%s", each)
 
-    sys.exit(run(lambda: app, options, ready=announce))
+    sys.exit(run(lambda _worker: app, options, ready=announce))
 
 
 def _announce(

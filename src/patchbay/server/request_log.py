@@ -1,23 +1,21 @@
 """The proxy's request log, and log lines for rejected and for finished requests.
 
 The request log holds one JSON object per line, append-only, bounded in size, written by a thread: the event loop only queues.
-Several processes may share a file (``--workers``): each entry is one append under the file's lock. When FILE is full it becomes
-FILE.1, so both together never exceed the limit. Entries that are dropped because the disk is too slow are counted in the file.
+When FILE is full it becomes FILE.1, so both together stay within the limit. A file belongs to one process: see ``worker_file``.
+Entries that are dropped because the disk is too slow are counted in the file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -66,6 +64,11 @@ class BodyCapture:
         return fields
 
 
+def worker_file(path: str, place: int) -> str:
+    """Return the log file of a worker: ``path`` for the first one, ``path-2`` for the second, and so on."""
+    return f"{path}-{place + 1}" if place else path
+
+
 class RequestLog:
     """An open log. ``max_size`` limits FILE and FILE.1 together, in bytes. Raises ConfigurationError for an unusable file."""
 
@@ -82,11 +85,7 @@ class RequestLog:
         if self._path.exists() and not self._path.is_file():
             raise ConfigurationError(f"the log file {str(self._path)!r} is not a regular file.")
         try:
-            for path in (self._path, self._old):
-                if path.exists():
-                    _limit(path, self._half)
-            with self._locked():
-                pass
+            self._open().close()
         except OSError as error:
             raise ConfigurationError(f"the log file {str(self._path)!r} cannot be written: {error.strerror}.") from None
 
@@ -155,35 +154,22 @@ class RequestLog:
 
     def _write(self, lines: list[bytes]) -> None:
         """Append the lines, rotating the file where it is full."""
-        while lines:
-            with self._locked() as fd:
-                free = self._half - os.fstat(fd).st_size
-                fitting = 0
-                while fitting < len(lines) and len(lines[fitting]) <= free:
-                    free -= len(lines[fitting])
-                    fitting += 1
-                if fitting:
-                    _write_all(fd, b"".join(lines[:fitting]))
-                    lines = lines[fitting:]
-                else:
+        file = self._open()
+        try:
+            for line in lines:
+                if file.tell() + len(line) > self._half:
+                    file.close()
                     self._path.replace(self._old)
+                    file = self._open()
+                file.write(line)
+        finally:
+            file.close()
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open or create the file with mode 0600, and lock it for the block."""
-        is_current = False
-        while not is_current:
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                with contextlib.suppress(FileNotFoundError):
-                    is_current = os.path.samestat(os.fstat(fd), self._path.stat())  # else another process has rotated it
-                if is_current:
-                    if os.fstat(fd).st_mode & 0o777 != _MODE:
-                        os.fchmod(fd, _MODE)
-                    yield fd
-            finally:
-                os.close(fd)  # which also releases the lock
+    def _open(self) -> BinaryIO:
+        """Open or create the file, for this user alone."""
+        file = open(self._path, "ab", opener=lambda path, flags: os.open(path, flags, _MODE))  # noqa: SIM115
+        os.fchmod(file.fileno(), _MODE)
+        return file
 
 
 def _embed(body: bytes) -> msgspec.Raw | str:
@@ -193,25 +179,6 @@ def _embed(body: bytes) -> msgspec.Raw | str:
         return msgspec.Raw(msgspec.json.format(body, indent=-1))
     except (ValueError, RecursionError):
         return body.decode("utf-8", "backslashreplace")
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _limit(path: Path, size: int) -> None:
-    """Set mode 0600, and cut a file to the whole lines of its last ``size`` bytes."""
-    path.chmod(_MODE)
-    with path.open("r+b") as file:
-        if os.fstat(file.fileno()).st_size > size:
-            file.seek(-size, os.SEEK_END)
-            file.readline()
-            end = file.read()
-            file.seek(0)
-            file.write(end)
-            file.truncate()
 
 
 _MAX_LINE_CHARS: Final = 500

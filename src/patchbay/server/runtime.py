@@ -12,6 +12,8 @@ import atexit
 import contextlib
 import gc
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -20,11 +22,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from patchbay._backoff import Backoff
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
 from patchbay._text import plural
@@ -402,15 +405,15 @@ _MAX_EARLY_DEATHS = 3
 
 
 def serve(
-    make_app: Callable[[], AsgiApp],
+    make_app: Callable[[int], AsgiApp],
     options: ServeOptions,
     *,
     ready: Callable[[str], None],
 ) -> int:
     """Serve until stopped; return the exit status. Raises ConfigurationError where the address cannot be bound.
 
-    ``make_app`` is called in the process that serves; ``ready`` once, with the URL, when requests are served. Raises
-    the PatchbayError that keeps one process from starting.
+    ``make_app`` is called in the process that serves, with the worker's number from 0 on; ``ready`` once, with the URL, when
+    requests are served. Raises the PatchbayError that keeps one process from starting.
     """
     log_to_stderr(LEVELS[options.log])
     # Python's handlers end before the process: a late signal would become its exit status.
@@ -419,21 +422,24 @@ def serve(
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        run_server(make_app(), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url))
+        run_server(make_app(0), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url))
         return 0
     # The first socket proved that the port is free, which a shared one cannot; its number may be a random one.
     port: int = listener.getsockname()[1]
     listener.close()
     listeners = [listen_on(options.host, port, shared=True) for _ in range(options.workers)]
-    return _Prefork(make_app, listeners, options, ready).run()
+    return _Workers(make_app, listeners, options, ready).run()
 
 
-class _Prefork:
-    """The parent of the workers: restarts those that die, and forwards a stop to all."""
+class _Workers:
+    """The parent of the workers: restarts those that end, and forwards a stop to all.
+
+    Not uvicorn's own workers: each would load the program anew, and outlive a parent that was killed.
+    """
 
     def __init__(
         self,
-        make_app: Callable[[], AsgiApp],
+        make_app: Callable[[int], AsgiApp],
         listeners: list[socket.socket],
         options: ServeOptions,
         ready: Callable[[str], None],
@@ -442,8 +448,7 @@ class _Prefork:
         self._listeners = listeners
         self._options = options
         self._ready = ready
-        self._places: dict[int, tuple[int, float]] = {}
-        self._early_deaths = 0
+        self._places: dict[multiprocessing.process.BaseProcess, int] = {}
         self._stopping = False
 
     def run(self) -> int:
@@ -451,71 +456,63 @@ class _Prefork:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         for place in range(len(self._listeners)):
-            self._start(place, announce=place == 0)
-        failed = False
+            self._start(place, ready=self._ready if place == 0 else None)  # the first worker announces
+        failed, started = False, time.monotonic()
+        ends = Backoff(0.0, 0.0, retries=_MAX_EARLY_DEATHS - 1, healthy_after=_EARLY_DEATH_SECONDS)
         while self._places:
-            pid, status = os.wait()
-            place, started = self._places.pop(pid, (-1, 0.0))
-            if place < 0 or self._stopping:
-                continue
-            self._early_deaths = self._early_deaths + 1 if time.monotonic() - started < _EARLY_DEATH_SECONDS else 0
-            code = os.waitstatus_to_exitcode(status)
-            if self._early_deaths >= _MAX_EARLY_DEATHS:
-                _proxy_logger.error("Workers end at once (status %s); giving up.", code)
-                failed = True
-                self._stop()
-            else:
-                _proxy_logger.error("A worker ended (status %s); starting another.", code)
-                self._start(place, announce=False)
+            multiprocessing.connection.wait([worker.sentinel for worker in self._places])
+            for worker in [worker for worker in self._places if worker.exitcode is not None]:
+                place = self._places.pop(worker)
+                if self._stopping:
+                    continue
+                ends.fail(lasted=time.monotonic() - started)
+                if ends.is_exhausted:
+                    _proxy_logger.error("Workers end at once (status %s); giving up.", worker.exitcode)
+                    failed = True
+                    self._stop()
+                else:
+                    _proxy_logger.error("A worker ended (status %s); starting another.", worker.exitcode)
+                    started = time.monotonic()
+                    self._start(place)
         return 1 if failed else 0
 
     def _stop(self, *_signal: object) -> None:
         self._stopping = True
         for listener in self._listeners:  # the workers' own copies are theirs to close
             listener.close()
-        for pid in list(self._places):
-            os.kill(pid, signal.SIGTERM)
+        for worker in list(self._places):
+            worker.terminate()
 
-    def _start(self, place: int, *, announce: bool) -> None:
-        # Blocked until the worker is in the table and has its own handlers: a stop in between would miss it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        try:
-            if self._stopping:
-                return
-            pid = os.fork()
-            if pid == 0:
-                self._work(place, announce=announce)
-            self._places[pid] = (place, time.monotonic())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    def _start(self, place: int, ready: Callable[[str], None] | None = None) -> None:
+        if self._stopping:
+            return
+        worker = multiprocessing.get_context("fork").Process(target=self._work, args=(place, os.getpid(), ready))
+        worker.start()
+        self._places[worker] = place
+        if self._stopping:  # a stop came while it was started
+            worker.terminate()
 
-    def _work(self, place: int, *, announce: bool) -> NoReturn:
-        """Run a worker; never returns."""
-        status = 1
+    def _work(self, place: int, parent: int, ready: Callable[[str], None] | None) -> None:
+        """Run a worker."""
+        # Ctrl-C reaches the whole process group; the parent forwards the stop.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._stopping:
+            return
+        listener = self._listeners[place]
+        for other in self._listeners:
+            if other is not listener:
+                other.close()
+        url = url_of(listener)
         try:
-            parent = os.getppid()
-            # Ctrl-C reaches the whole process group; the parent forwards the stop.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            listener = self._listeners[place]
-            for other in self._listeners:
-                if other is not listener:
-                    other.close()
-            app = self._make_app()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
-            url = url_of(listener)
             run_server(
-                app,
+                self._make_app(place),
                 listener,
                 drain_timeout=self._options.drain_timeout,
-                ready=(lambda: self._ready(url)) if announce else lambda: None,  # the first worker announces
+                ready=lambda: ready(url) if ready is not None else None,
                 still_wanted=lambda: os.getppid() == parent,
                 signals=(signal.SIGTERM,),
             )
-            status = 0
-        except BaseException:
-            _proxy_logger.exception("A worker failed")  # and must not run on as a second parent
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+        except Exception:
+            _proxy_logger.exception("A worker failed")  # without keys, unlike the traceback of multiprocessing
+            sys.exit(1)
