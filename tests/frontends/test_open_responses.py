@@ -187,19 +187,3 @@ def test_response_is_continued_listed_and_compacted(port: int) -> None:
     CompactedResponse.model_validate(compaction)  # (its type of a message has the assistant's role only)
     gone_on = post(port, {"input": [*compacted["output"], user("Three.")]}).json
     assert ": Three." in gone_on["output"][0]["content"][0]["text"]
-
-
-def test_a_response_in_the_background(port: int) -> None:
-    response = checked(post(port, {"input": "Hi.", "background": True}).json)
-    assert "queued" == response["status"]
-    for _ in range(2000):
-        response = checked(ask(port, "GET", f"/v1/responses/{response['id']}").json)
-        if response["status"] not in ("queued", "in_progress"):
-            break
-    assert "completed" == response["status"]
-
-
-def test_a_failed_stream_ends_with_its_error() -> None:
-    with ScriptedUpstream([]) as upstream, serving(create_app(upstream.url)) as port:
-        refused = ask(port, "POST", "/v1/responses", {"model": "m", "input": "Hi.", "stream": True})
-    assert (500, True) == (refused.status, bool(refused.json["error"]["message"]))

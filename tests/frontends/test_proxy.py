@@ -58,19 +58,6 @@ def test_client_key_is_sent_upstream_as_a_bearer_token(upstream):
     assert not [name for name in sent.headers if name.startswith("anthropic") or name == "x-api-key"]
 
 
-def test_stored_responses_can_be_read_and_deleted(upstream):
-    with serving(create_app(upstream.url)) as port:
-        path, body = RESPONSES
-        response = ask(port, "POST", path, body).json
-        assert response == ask(port, "GET", f"{path}/{response['id']}").json
-        items = ask(port, "GET", f"{path}/{response['id']}/input_items").json
-        assert [{"type": "input_text", "text": "Hi."}] == items["data"][0]["content"]
-        assert ask(port, "DELETE", f"{path}/{response['id']}").json["deleted"]
-        assert 404 == ask(port, "GET", f"{path}/{response['id']}").status
-        unkept = ask(port, "POST", path, {**body, "store": False}).json
-        assert 404 == ask(port, "GET", f"{path}/{unkept['id']}").status
-
-
 def test_tokens_are_estimated_where_the_upstream_cannot_count(upstream):
     with serving(create_app(upstream.url)) as port:
         for path, body in (MESSAGES, RESPONSES):

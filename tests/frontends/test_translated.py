@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 from typing import Any
 
 import openai
@@ -12,18 +10,12 @@ import pytest
 from aiohttp import web
 from tests.server.proxy_rig import running_upstream
 
-from frontends.protocols import Server, Written
+from frontends.protocols import Written
 from frontends.test_requests import decode
-from patchbay._ratelimit import BURST
 from patchbay.errors import InvalidRequestError
 from patchbay.frontends import OpenAIResponses, anthropic, gemini, responses_request
-from patchbay.models.capabilities import Capabilities
-from patchbay.models.exchange import Exchange
-from patchbay.models.exchange_driver import drive_async
-from patchbay.models.options import TextOptions
 from patchbay.models.wire import encode
 from patchbay.proxy import create_app
-from patchbay.server.runtime import _RateLimitedHandler
 from patchbay.testing import ScriptedUpstream
 from support.http_server import ask, serving
 
@@ -38,6 +30,7 @@ TOOLS = {
     "gemini": {"tools": [{"functionDeclarations": [{"name": "weather", "parametersJsonSchema": SCHEMA}]}]},
 }
 GOOGLES_FILE = "https://generativelanguage.googleapis.com/v1beta/files/abc"
+CODE = {"type": "code_interpreter"}
 PICTURE = "data:image/png;base64,AA=="
 
 
@@ -87,24 +80,36 @@ ASKED = {
 }
 
 
-def strict_upstream(*, knows: set[str], tier: str | None = None):
-    """A server that refuses parameters that it does not know; yields it, and the bodies that it gets."""
+def upstream_of(refusal: Any, **answered: Any):
+    """A server that answers "Fine."; ``refusal(body)`` is the status and the message of an error, or None. Yields its requests, too."""
     asked: list[Any] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked.append(body := json.loads(await request.read()))
-        for name in ("reasoning_effort", "verbosity", "service_tier"):
-            if name in body and name not in knows:
-                error = {"message": f"Unrecognized request argument supplied: {name}", "type": "invalid_request_error"}
-                return web.json_response({"error": error}, status=400)
-        answered = json.loads(Written("Fine.").whole())
-        return web.json_response(answered | ({} if tier is None else {"service_tier": tier}))
+        if (refused := refusal(body)) is not None:
+            return web.json_response({"error": {"message": refused[1], "type": "invalid_request_error"}}, status=refused[0])
+        return web.json_response(json.loads(Written("Fine.").whole()) | answered)
 
     return running_upstream(answer), asked
 
 
+def unless_known(*known: str):
+    """Refuse parameters that are not known."""
+
+    def refusal(body: Any) -> tuple[int, str] | None:
+        found = [name for name in ("reasoning_effort", "verbosity", "service_tier") if name in body and name not in known]
+        return (400, f"Unrecognized request argument supplied: {found[0]}") if found else None
+
+    return refusal
+
+
+def of_pictures(status: int, message: str):
+    """Refuse pictures."""
+    return lambda body: (status, message) if "image_url" in json.dumps(body) else None
+
+
 def test_a_response_says_what_was_done():
-    upstream, asked = strict_upstream(knows={"reasoning_effort", "verbosity", "service_tier"}, tier="priority")
+    upstream, asked = upstream_of(unless_known("reasoning_effort", "verbosity", "service_tier"), service_tier="priority")
     with upstream as server, serving(create_app(server.url)) as port:
         response = ask(port, "POST", "/v1/responses", {**ASKED, "presence_penalty": 0.5}).json
     assert ("high", "low", "flex") == tuple(asked[0][name] for name in ("reasoning_effort", "verbosity", "service_tier"))
@@ -116,7 +121,7 @@ def test_a_response_says_what_was_done():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_server_refuses_by_name_is_left_out_from_then_on_and_the_response_says_so(stream):
-    upstream, asked = strict_upstream(knows={"service_tier"})
+    upstream, asked = upstream_of(unless_known("service_tier"))
     with (
         upstream as server,
         serving(create_app(server.url)) as port,
@@ -141,21 +146,14 @@ def test_what_a_server_refuses_by_name_is_left_out_from_then_on_and_the_response
     ],
 )
 def test_a_server_that_refuses_an_effort_is_asked_without_it(message):
-    asked: list[Any] = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(body := json.loads(await request.read()))
-        if "reasoning_effort" in body:
-            return web.json_response({"error": {"message": message}}, status=400)
-        return web.Response(body=Written("Fine.").whole(), content_type="application/json")
-
-    with running_upstream(answer) as server, serving(create_app(server.url)) as port:
+    upstream, asked = upstream_of(lambda body: (400, message) if "reasoning_effort" in body else None)
+    with upstream as server, serving(create_app(server.url)) as port:
         assert 200 == ask(port, "POST", "/v1/messages", {**MESSAGES, "output_config": {"effort": "max"}}).status
     assert ["xhigh", None] == [body.get("reasoning_effort") for body in asked]
 
 
 def test_a_chat_client_learns_that_its_own_parameter_was_refused():
-    upstream, asked = strict_upstream(knows=set())
+    upstream, asked = upstream_of(unless_known())
     tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
     body = {"model": "m", "messages": MESSAGES["messages"], "tools": tools, "reasoning_effort": "low"}
     with upstream as server, serving(create_app(server.url, tools="native")) as port:
@@ -211,6 +209,7 @@ def test_parameters_of_tools_are_left_out_without_tools(choice):
         ({**GEMINI, "tools": [{"mcpServers": [{"name": "x"}]}]}, "mcpServers"),
         ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://b/i.png"}}]}]}, "fileUri"),
         ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": GOOGLES_FILE}}]}]}, "fileUri"),
+        ({**RESPONSES, "tools": [*TOOLS["responses"]["tools"], CODE], "tool_choice": CODE}, "'code_interpreter'"),
         (config(responseMimeType="text/x.enum", responseSchema={"type": "STRING", "enum": ["a"]}), "text/x.enum"),
     ],
 )
@@ -219,40 +218,26 @@ def test_what_cannot_be_done_is_refused_by_name(request_, named):
         decode(request_)
 
 
-def test_a_schema_without_a_mime_type_asks_for_json():
-    format_ = decode(config(responseJsonSchema=SCHEMA))["response_format"]
-    assert ("json_schema", SCHEMA) == (format_["type"], format_["json_schema"]["schema"])
-
-
+WEB = {"type": "web_search"}
 HOSTED_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+CHOSEN = {"type": "tool", "name": "web_search"}
 HOSTED = [
     ({**MESSAGES, "tools": [HOSTED_SEARCH]}, "web_search_20250305"),
     ({**MESSAGES, "tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "web_fetch_20250910"),
     ({**RESPONSES, "tools": [{"type": "web_search"}]}, "web_search"),
-    (
-        {
-            **MESSAGES,
-            "tools": [*TOOLS["messages"]["tools"], HOSTED_SEARCH],
-            "tool_choice": {"type": "tool", "name": "web_search"},
-        },
-        "web_search_20250305",
-    ),
-    (
-        {**RESPONSES, "tools": [*TOOLS["responses"]["tools"], {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
-        "web_search",
-    ),
+    ({**MESSAGES, "tools": [*TOOLS["messages"]["tools"], HOSTED_SEARCH], "tool_choice": CHOSEN}, "web_search_20250305"),
+    ({**RESPONSES, "tools": [*TOOLS["responses"]["tools"], WEB], "tool_choice": WEB}, "web_search"),
     ({**GEMINI, "tools": [{"googleSearch": {}}]}, "googleSearch"),
     ({**GEMINI, "tools": [{"urlContext": {}}]}, "urlContext"),
 ]
 
 
 @pytest.mark.parametrize(("request_", "named"), HOSTED)
-def test_a_model_does_not_invent_what_a_hosted_search_finds(request_, named):
+def test_a_model_does_not_invent_what_a_hosted_search_finds(request_, named, omitted):
     with ScriptedUpstream(["Invented."]) as upstream, serving(create_app(upstream.url)) as port:
         answer = ask(port, "POST", path_of(request_), request_)
-    assert (400, []) == (answer.status, upstream.requests)
-    assert named in json.dumps(answer.json)
-    assert "--web-search" in json.dumps(answer.json)
+    assert (400, [], []) == (answer.status, upstream.requests, omitted)
+    assert all(word in json.dumps(answer.json) for word in (named, "--web-search"))
 
 
 @pytest.fixture
@@ -262,12 +247,6 @@ def omitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in (anthropic, gemini, responses_request):
         monkeypatch.setattr(module, "_omit", found.append)
     return found
-
-
-@pytest.mark.parametrize(("request_", "named"), HOSTED)
-def test_a_hosted_search_that_a_request_is_for_is_not_logged_as_left_out(request_, named, omitted):
-    decode(request_)
-    assert [] == omitted
 
 
 @pytest.mark.parametrize(
@@ -285,54 +264,42 @@ def test_a_hosted_search_beside_other_tools_is_left_out_and_logged(protocol, req
     assert [f"the hosted tool {named}"] == omitted
 
 
-def test_a_demand_for_another_hosted_tool_is_refused_by_its_name():
-    tools = [*TOOLS["responses"]["tools"], {"type": "code_interpreter"}]
-    with pytest.raises(InvalidRequestError, match="'code_interpreter', which runs on its vendor's servers only"):
-        decode({**RESPONSES, "tools": tools, "tool_choice": {"type": "code_interpreter"}})
-
-
 # written for the model
 
 
 DOCUMENT = {"type": "text", "media_type": "text/plain", "data": "It is blue."}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AA=="}
+NESTED = {"type": "content", "content": [{"type": "text", "text": "Red."}]}
+FILE = {"filename": "Note", "file_data": "data:application/pdf;base64,AA=="}
+CONTENTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "document with title and context": (
+        {"type": "document", "source": DOCUMENT, "title": "Note", "context": "By Ann."}, "Document: Note\n\nBy Ann.\n\nIt is blue."
+    ),
+    "document": ({"type": "document", "source": DOCUMENT}, "It is blue."),
+    "nested document": ({"type": "document", "source": NESTED, "title": "Note"}, "Document: Note\n\nRed."),
+    "context before a file": (
+        {"type": "document", "source": PDF, "title": "Note", "context": "By Ann."},
+        [{"type": "text", "text": "By Ann."}, {"type": "file", "file": FILE}],
+    ),
+    **{
+        f"failed result {content!r}": ({"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": content}, text)
+        for content, text in (("No file", "The tool failed: No file"), (None, "The tool failed."), ([], "The tool failed."))
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("block", "content"),
-    [
-        ({"source": DOCUMENT, "title": "Note", "context": "By Ann."}, "Document: Note\n\nBy Ann.\n\nIt is blue."),
-        ({"source": DOCUMENT}, "It is blue."),
-        (
-            {"source": {"type": "content", "content": [{"type": "text", "text": "Red."}]}, "title": "Note"},
-            "Document: Note\n\nRed.",
-        ),
-    ],
-)
-def test_title_and_context_of_a_document_are_written(block, content):
-    assert content == decode(user({"type": "document", **block}))["messages"][0]["content"]
+@pytest.mark.parametrize("case", CONTENTS)
+def test_what_a_block_says_is_written_for_the_model(case):
+    block, content = CONTENTS[case]
+    assert content == decode(user(block))["messages"][0]["content"]
 
 
-def test_the_context_of_a_file_stands_before_it():
-    text, file = decode(user({"type": "document", "source": PDF, "title": "Note", "context": "By Ann."}))["messages"][0][
-        "content"
-    ]
-    assert ("By Ann.", "Note") == (text["text"], file["file"]["filename"])
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [("No such file", "The tool failed: No such file"), (None, "The tool failed."), ([], "The tool failed.")],
-)
-def test_a_failed_result_says_so_beside_its_text(content, text):
-    result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": content}
-    assert text == decode(user(result))["messages"][0]["content"]
-
-
-def test_examples_of_a_tools_input_are_part_of_its_description():
+def test_examples_and_schemas_are_translated():
     tool = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA, "input_examples": [{"city": "Rome"}]}
     (sent,) = decode({**MESSAGES, "tools": [tool]})["tools"]
     assert 'The weather.\nExamples of its input:\n{"city":"Rome"}' == sent["function"]["description"]
+    format_ = decode(config(responseJsonSchema=SCHEMA))["response_format"]  # without a MIME type
+    assert ("json_schema", SCHEMA) == (format_["type"], format_["json_schema"]["schema"])
 
 
 SCHEMAS = [
@@ -368,38 +335,14 @@ REFUSALS = [
     (500, "Unexpected item type in content."),
     (500, 'can only concatenate str (not "list") to str'),
 ]
+URL = {"type": "image", "source": {"type": "url", "url": "https://x/i.png"}}
+PARTS = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": PICTURE}]
+INLINE = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
 SHOWN = {
-    "messages": user(
-        {"type": "text", "text": "What is it?"}, {"type": "image", "source": {"type": "url", "url": "https://x/i.png"}}
-    ),
-    "responses": {
-        **RESPONSES,
-        "input": [
-            {
-                "role": "user",
-                "content": [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": PICTURE}],
-            }
-        ],
-    },
-    "gemini": {
-        "contents": [
-            {"role": "user", "parts": [{"text": "What is it?"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}]}
-        ]
-    },
+    "messages": user({"type": "text", "text": "What is it?"}, URL),
+    "responses": {**RESPONSES, "input": [{"role": "user", "content": PARTS}]},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "What is it?"}, INLINE]}]},
 }
-
-
-def text_only_upstream(status: int, message: str):
-    """A server that refuses pictures; yields it, and the bodies that it gets."""
-    asked: list[Any] = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(body := json.loads(await request.read()))
-        if "image_url" in json.dumps(body):
-            return web.json_response({"error": {"message": message}}, status=status)
-        return web.Response(body=Written("Fine.").whole(), content_type="application/json")
-
-    return running_upstream(answer), asked
 
 
 LEFT_OUT = "What is it?\n[A picture was left out: the model's server does not take it.]"
@@ -410,7 +353,7 @@ LEFT_OUT = "What is it?\n[A picture was left out: the model's server does not ta
 def test_a_picture_does_not_end_a_session_on_a_server_that_takes_text_only(protocol, tools):
     status, message = REFUSALS[0]
     body = {**SHOWN[protocol], **(TOOLS[protocol] if tools else {})}
-    upstream, asked = text_only_upstream(status, message)
+    upstream, asked = upstream_of(of_pictures(status, message))
     with upstream as server, serving(create_app(server.url, tools="native")) as port:
         for _ in range(2):
             assert "Fine." in ask(port, "POST", path_of(body), body).body.decode()
@@ -420,7 +363,7 @@ def test_a_picture_does_not_end_a_session_on_a_server_that_takes_text_only(proto
 
 @pytest.mark.parametrize(("status", "message"), REFUSALS, ids=[row[1][:30] for row in REFUSALS])
 def test_servers_that_refuse_pictures_are_recognised(status, message):
-    upstream, asked = text_only_upstream(status, message)
+    upstream, asked = upstream_of(of_pictures(status, message))
     tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
     content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
     body = {"model": "m", "messages": [{"role": "user", "content": content}], "tools": tools}
@@ -439,7 +382,7 @@ def test_servers_that_refuse_pictures_are_recognised(status, message):
     ],
 )
 def test_a_server_that_refuses_one_picture_is_not_taken_for_one_without_pictures(message):
-    upstream, asked = text_only_upstream(400, message)
+    upstream, asked = upstream_of(of_pictures(400, message))
     with upstream as server, serving(create_app(server.url)) as port:
         assert 400 == ask(port, "POST", "/v1/messages", SHOWN["messages"]).status
     assert 1 == len(asked)
@@ -448,38 +391,10 @@ def test_a_server_that_refuses_one_picture_is_not_taken_for_one_without_pictures
 # the log
 
 
-async def test_each_kind_of_omission_is_logged_once_however_many_lines_there_are():
-    output = io.StringIO()
-    handler, logger = _RateLimitedHandler(), logging.getLogger("patchbay")
-    handler.setStream(output)
-    logger.addHandler(handler)
-    before, level = logger.propagate, logger.level
-    logger.propagate = False
-    logger.setLevel(logging.INFO)
-    try:
-        for number in range(2 * BURST):
-            logger.info("line %s", number)
-        for _ in range(2):
-            OpenAIResponses().decode(
-                encode({**RESPONSES, "tools": [{"type": "a_kind_of_its_own"}, {"type": "another_kind"}]}), ""
-            )
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
-        logger.setLevel(level)
-    lines = [line for line in output.getvalue().splitlines() if "left out of requests" in line]
-    assert ["a_kind_of_its_own", "another_kind"] == [line.split("'")[1] for line in lines]
-    assert output.getvalue().count("line ") < 2 * BURST
-
-
-async def test_a_repaired_call_is_kept_where_a_schema_has_numbers_as_text():
-    declared = {"name": "f", "parameters": {"type": "OBJECT", "properties": {"x": {"type": "ARRAY", "minItems": "1"}}}}
-    body = decode({**GEMINI, "tools": [{"functionDeclarations": [declared]}]})
-    exchange: Exchange[bytes] = Exchange(
-        encode({**body, "stream": False, "stream_options": None}), TextOptions(tools="native", repair_rounds=1), Capabilities()
-    )
-    server = Server(
-        [Written(calls=[{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": [1]}'}}])], stream=False
-    )
-    out = b"".join([piece async for piece in drive_async(exchange, server)])
-    assert (1, "f") == (len(server.asked), json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
+def test_each_kind_of_omission_is_logged_once(caplog):
+    caplog.set_level("INFO")
+    for _ in range(2):
+        OpenAIResponses().decode(encode({**RESPONSES, "tools": [{"type": "a_kind_of_its_own"}, {"type": "another_kind"}]}), "")
+    records = [record for record in caplog.records if "left out of requests" in record.getMessage()]
+    assert ["a_kind_of_its_own", "another_kind"] == [record.getMessage().split("'")[1] for record in records]
+    assert all(record.is_bounded for record in records)  # so that no other lines can crowd them out
