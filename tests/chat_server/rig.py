@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from patchbay.models.options import TextOptions
 from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
-from patchbay.testing import Message, ScriptedUpstream
+from patchbay.testing import Message, Raw, ScriptedUpstream
 from tools_server.rig import BOUND, Callback, Script, Server, calling_back, json_response, serving
 
 MODEL = "some-model"
@@ -124,6 +125,13 @@ def call(name: str, arguments: str = "{}", id: str = "call_1") -> dict[str, Any]
 def calls(*made: dict[str, Any], content: str | None = None, **fields: Any) -> Message:
     """An answer of the model that calls tools."""
     return Message({"content": content, "tool_calls": list(made), **fields}, finish_reason="tool_calls")
+
+
+def whole(message: dict[str, Any], reason: str = "stop", **fields: Any) -> Raw:
+    """An answer of the model as one document, whatever was asked for."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": reason}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], **fields}
+    return Raw([json.dumps(answer).encode()], content_type="application/json")
 
 
 def text_of(chunks: list[Any]) -> str:

@@ -7,13 +7,15 @@ import http.client
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
-from chat_server.rig import MODEL, SUNNY, THEIRS, USER, call, calls, report_of, serve_chat, serve_weather, text_of
+from chat_server.rig import MODEL, SUNNY, THEIRS, USER, call, calls, report_of, serve_chat, serve_weather, text_of, whole
 from patchbay.testing import Raw, Text, events
+from patchbay.testing.script import error
 from tools_server.rig import BOUND, calling_back, no_response
 
 BODY = {"model": MODEL, "messages": [USER]}
@@ -59,13 +61,7 @@ def test_failure_during_a_stream_is_its_last_event() -> None:
 
 @pytest.mark.parametrize("end", ["cut", "clean"])
 def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
-    chunk = {
-        "id": "x",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "m",
-        "choices": [{"index": 0, "delta": {"content": "It"}}],
-    }
+    chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "It"}}]}
     with serve_chat([Raw([events(chunk, done=False)], end=end)]) as at:
         at.server.register("weather")
         with pytest.raises(openai.APIError):
@@ -73,13 +69,9 @@ def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
 
 
 def test_json_response_to_a_stream_request_is_streamed() -> None:
-    def whole(message: dict[str, Any], reason: str) -> Raw:
-        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
-        answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-        return Raw([json.dumps(answer).encode()], content_type="application/json")
-
-    script = [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."}, "stop")]
-    with serve_weather(script) as at:
+    with serve_weather(
+        [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."})]
+    ) as at:
         chunks = at.stream()
         assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
 
@@ -87,8 +79,7 @@ def test_json_response_to_a_stream_request_is_streamed() -> None:
 def test_field_refused_by_the_upstream_is_left_out() -> None:
     def script(body: dict[str, Any]) -> Any:
         if any("reasoning_content" in message for message in body["messages"]):
-            body = {"error": {"message": "property 'reasoning_content' is unsupported", "type": "x", "param": None, "code": None}}
-            return Raw([json.dumps(body).encode()], status=400, content_type="application/json")
+            return error(400, "property 'reasoning_content' is unsupported")
         return "done" if body["messages"][-1]["role"] == "tool" else calls(call("weather"), reasoning_content="Hm.")
 
     with serve_weather(script) as at:
@@ -96,12 +87,13 @@ def test_field_refused_by_the_upstream_is_left_out() -> None:
         assert (3 + 2, 2) == (len(at.asked), len(at.callback.calls))
 
 
-def leaving(at: Any, *, streamed: bool) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND)
-    connection.request(
-        "POST", "/v1/chat/completions", json.dumps({**BODY, "stream": streamed}), {"content-type": "application/json"}
-    )
-    return connection
+@contextlib.contextmanager
+def asking(at: Any, *, streamed: bool) -> Iterator[http.client.HTTPConnection]:
+    """A connection that has asked, and is closed at the end."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND)) as connection:
+        body = json.dumps({**BODY, "stream": streamed})
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        yield connection
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -114,9 +106,8 @@ def test_disconnected_client_stops_the_tool_at_once(streamed: bool) -> None:
         closed.set()
 
     with serve_weather([calls(call("weather"))], answers=waits) as at:
-        connection = leaving(at, streamed=streamed)
-        assert called.wait(BOUND)
-        connection.close()
+        with asking(at, streamed=streamed):
+            assert called.wait(BOUND)
         assert closed.wait(BOUND)
         assert 1 == len(at.asked)
 
@@ -130,9 +121,8 @@ def test_disconnected_client_stops_the_model_at_once() -> None:
 
     with serve_chat(hangs) as at:
         at.server.register("weather")
-        connection = leaving(at, streamed=True)
-        assert arrived.wait(BOUND)
-        connection.close()
+        with asking(at, streamed=True):
+            assert arrived.wait(BOUND)
         assert at.upstream.chats[0].left.wait(BOUND)
 
 
@@ -144,40 +134,24 @@ def test_slow_tool_keeps_the_stream_alive_and_is_no_upstream_timeout() -> None:
         SUNNY(connection, end)
 
     script = [calls(call("weather"), content="Let me see."), Text("Clear.", piece=9)]
-    with serve_weather(script, proxy={"upstream_timeout": 1.5, "heartbeat": 0.6}, answers=waits) as at:
-        connection = leaving(at, streamed=True)
+    settings = {"upstream_timeout": 1.5, "heartbeat": 0.6}
+    with serve_weather(script, proxy=settings, answers=waits) as at, asking(at, streamed=True) as connection:
         answer = connection.getresponse()
         seen = b""
         while seen.count(b": keep-alive\n\n") < 3:  # longer than the upstream may be silent
             seen += answer.readline()
         beaten.set()
         seen += answer.read()
-        connection.close()
         assert b"Clear." in seen
         assert seen.endswith(b"data: [DONE]\n\n")
 
 
-def test_an_upstream_that_falls_silent_is_504() -> None:
-    with serve_chat([Raw([b": wait\n\n"], end="hang")], proxy={"upstream_timeout": 0.1}) as at:
-        at.server.register("weather")
-        assert (504, "upstream_timeout") == ((answer := at.post()).status, answer.json["error"]["code"])
-
-
-def test_invalid_request_is_400() -> None:
+@pytest.mark.parametrize("body", [[], {"model": MODEL}, {**BODY, "messages": [5]}, {**BODY, "tools": "x"}])
+def test_invalid_request_is_400(body: Any) -> None:
     with serve_chat([]) as at:
         at.server.register("weather")
-        for body in (
-            [],
-            {"model": MODEL},
-            {"messages": []},
-            {**BODY, "messages": [5]},
-            {**BODY, "tools": [5]},
-            {**BODY, "tools": "x"},
-            {**BODY, "stream": 1},
-        ):
-            answer = at.post(body)
-            assert (400, "invalid_request_error") == (answer.status, answer.json["error"]["type"]), body
-        assert [] == at.upstream.requests
+        answer = at.post(body)
+        assert (400, "invalid_request_error", []) == (answer.status, answer.json["error"]["type"], at.upstream.requests)
 
 
 # Where the server adds nothing, it is the plain proxy
@@ -234,11 +208,7 @@ def test_turn_cut_short_by_server_stop_says_so_and_forbids_retries(streamed: boo
         callback = stack.enter_context(calling_back(no_response))
         with serve_chat([calls(call("weather"), content="Let me see." if streamed else None)]) as at:
             at.server.register("weather", callback.url)
-            connection = stack.enter_context(
-                contextlib.closing(http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND))
-            )
-            body = json.dumps({**BODY, "stream": streamed})
-            connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            connection = stack.enter_context(asking(at, streamed=streamed))
             while not callback.calls:
                 callback.end.wait(0.005)
         response = connection.getresponse()

@@ -52,16 +52,3 @@ def test_a_role_that_does_not_exist_is_404_in_openais_words() -> None:
             "error": {"message": "unknown role: eve", "type": "invalid_request_error", "code": "unknown_role", "param": None}
         } == (at.post({"model": MODEL, "messages": [USER]}, x_patchbay_role="eve").json)
         assert [] == at.upstream.requests
-
-
-def test_tool_no_provider_accepts_is_left_out() -> None:
-    with serve_chat(["fine"]) as here:
-        for name, parameters in (
-            ("no_object", {"type": "string"}),
-            ("no_type", {"type": "object", "properties": {"city": {"type": "strng"}}}),
-            ("no_target", {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}}),
-            ("right", {"type": "object", "properties": {"city": {"type": "string"}}}),
-        ):
-            here.server.register(name, parameters=parameters)
-        here.ask()
-        assert ["right"] == [tool["function"]["name"] for tool in here.asked[0]["tools"]]

@@ -256,6 +256,10 @@ async def test_a_stream_of_gemini_that_fails_after_a_silence_gives_its_half_and_
 
 def test_a_blocking_stream_of_gemini_that_fails_after_a_silence_gives_its_half_and_raises():
     seen: list[str | None] = []
-    with failing_proxy(GenerateContent.heartbeat) as url, pytest.raises(APIError, match=TOO_LONG):
-        seen.extend(answer.text for answer in gemini_client(url).models.generate_content_stream(model="m", contents="Hi."))
+    with (
+        failing_proxy(GenerateContent.heartbeat) as url,
+        closing(gemini_client(url)) as client,
+        pytest.raises(APIError, match=TOO_LONG),
+    ):
+        seen.extend(answer.text for answer in client.models.generate_content_stream(model="m", contents="Hi."))
     assert [HALF] == seen

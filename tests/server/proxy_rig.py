@@ -20,7 +20,7 @@ from patchbay.models.encoder import ChatEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.proxy import ProxyApp, create_app
 from patchbay.server import ProxySettings
-from support.http_server import BOUND
+from support.http_server import BOUND, serving
 
 
 @dataclass
@@ -239,6 +239,40 @@ def read_until(connection: socket.socket, mark: bytes) -> bytes:
             break
         data += piece
     return bytes(data)
+
+
+async def open_stream(request: web.Request, *pieces: bytes, content_type: str = "text/event-stream") -> web.StreamResponse:
+    """Begin a stream with these pieces; to be ended or left by the script."""
+    response = web.StreamResponse(headers={"content-type": content_type, "x-request-id": "r1"})
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+    return response
+
+
+def stream_of(*pieces: bytes, content_type: str = "text/event-stream", hangs: bool = False) -> Script:
+    """A script that streams these pieces, and ends or hangs."""
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        response = await open_stream(request, *pieces, content_type=content_type)
+        if hangs:
+            await asyncio.Event().wait()
+        return response
+
+    return script
+
+
+@contextlib.contextmanager
+def proxied(script: Script, **settings: Any) -> Iterator[tuple[Upstream, int]]:
+    """Run a proxy before an upstream with this script; yields the upstream and the proxy's port."""
+    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, **settings)) as port:
+        yield upstream, port
+
+
+async def silent(_request: web.Request) -> web.StreamResponse:
+    """Never answer."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 async def json_answer(request: web.Request) -> web.StreamResponse:

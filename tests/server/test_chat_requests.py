@@ -12,23 +12,11 @@ import threading
 
 import pytest
 from aiohttp import web
-from proxy_rig import chat_body, json_answer, make_proxy, open_chat, raw_upstream, read_until, running_upstream
+from proxy_rig import chat_body, json_answer, make_proxy, open_chat, open_stream, proxied, raw_upstream, read_until, stream_of
 
 from support.http_server import BOUND, ask, serving
 
 CHAT = "/v1/chat/completions"
-
-
-def stream_of(*pieces: bytes, content_type: str = "text/event-stream") -> object:
-    async def script(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": content_type, "x-request-id": "r1"})
-        await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
-        await response.write_eof()
-        return response
-
-    return script
 
 
 def refusing(status: int, body: bytes, content_type: str = "application/json") -> object:
@@ -39,7 +27,7 @@ def refusing(status: int, body: bytes, content_type: str = "application/json") -
 
 
 def test_chat_uses_the_exchange_and_keeps_upstream_headers() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (upstream, port):
         answer = ask(port, "POST", CHAT + "/", chat_body(), headers={"openai-project": "p", "accept-encoding": "gzip"})
         assert (200, {"id": "1", "said": "exchange"}) == (answer.status, answer.json)
         assert ("r1", "9") == (answer.headers["x-request-id"], answer.headers["x-ratelimit-remaining"])
@@ -50,28 +38,23 @@ def test_chat_uses_the_exchange_and_keeps_upstream_headers() -> None:
 
 def test_without_tools_bytes_pass_as_they_are_both_ways() -> None:
     body = b'{ "model":"m",  "messages":[], "n": 1.0 }'
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (upstream, port):
         assert {"id": "1", "said": "upstream"} == ask(port, "POST", CHAT, body).json
         assert body == upstream.seen[0].body
 
 
-def test_stream_uses_the_exchange_event_by_event() -> None:
-    script = stream_of(b'data: {"said": "up', b'stream"}\n', b"\ndata: 2\n\n")
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+@pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain"])
+def test_stream_uses_the_exchange_event_by_event(content_type: str) -> None:
+    script = stream_of(b'data: {"said": "up', b'stream"}\n', b"\ndata: 2\n\n", content_type=content_type)
+    with proxied(script) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=True))
-        assert b'data: {"said": "exchange"}\n\ndata: 2\n\ndata: [DONE]\n\n' == answer.body
-        assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
-        assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-request-id"])
-
-
-def test_stream_declared_as_plain_text_is_read() -> None:
-    script = stream_of(b"data: upstream\n\n", content_type="text/plain")
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
-        assert b"data: exchange\n\ndata: [DONE]\n\n" == ask(port, "POST", CHAT, chat_body(stream=True)).body
+    assert b'data: {"said": "exchange"}\n\ndata: 2\n\ndata: [DONE]\n\n' == answer.body
+    assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
+    assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-request-id"])
 
 
 def test_a_json_answer_to_a_stream_becomes_a_stream() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=True))
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert b"data: [DONE]" in answer.body
@@ -80,7 +63,7 @@ def test_a_json_answer_to_a_stream_becomes_a_stream() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_upstream_is_requested_as_often_as_the_exchange_demands(stream: bool) -> None:
     script = stream_of(b"data: upstream\n\n") if stream else json_answer
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (upstream, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=stream, fake={"again": 2}))
         assert 200 == answer.status
         assert 3 == len(upstream.seen)
@@ -93,7 +76,7 @@ def test_buffered_answer_is_sent_if_the_retry_fails(stream: bool) -> None:
             return web.json_response({"error": {"message": "overloaded"}}, status=503)
         return await json_answer(request)
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (upstream, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=stream, fake={"again": 1, "kept": "the first answer"}))
         assert (200, b"the first answer") == (answer.status, answer.body)
 
@@ -104,20 +87,13 @@ def test_refusal_used_for_capabilities_is_not_sent() -> None:
             return web.json_response({"said": "upstream"})
         return web.json_response({"error": {"message": "no tools here"}}, status=400)
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body(fake={"refuse": True}))
         assert (200, {"said": "exchange"}) == (answer.status, answer.json)
 
 
 def test_upstream_is_closed_when_the_exchange_is_finished() -> None:
-    async def script(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b"data: enough\n\n")
-        await asyncio.sleep(60)
-        return response
-
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(stream_of(b"data: enough\n\n", hangs=True)) as (upstream, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=True, fake={"stop": "enough"}))
         assert b"data: enough\n\ndata: [DONE]\n\n" == answer.body
         assert upstream.left.wait(BOUND)
@@ -132,15 +108,13 @@ def test_later_chunk_of_a_stream_can_end_it_at_once(second: bytes, end: bytes) -
     is_read = threading.Event()
 
     async def script(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b"data: first\n\n")
+        response = await open_stream(request, b"data: first\n\n")
         assert await asyncio.to_thread(is_read.wait, BOUND)
         await response.write(second)
         await asyncio.sleep(60)
         return response
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (upstream, port):
         with open_chat(port, chat_body(stream=True, fake={"stop": "enough", "fail": "CUDA OOM", "fail_at": "wrong"})) as client:
             assert b"data: first" in read_until(client, b"first\n\n")
             is_read.set()
@@ -149,7 +123,7 @@ def test_later_chunk_of_a_stream_can_end_it_at_once(second: bytes, end: bytes) -
 
 
 def test_a_body_declared_too_large_is_refused_before_it_is_read() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
+    with proxied(json_answer, max_body_size=1000) as (_, port):
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n"
@@ -160,14 +134,14 @@ def test_a_body_declared_too_large_is_refused_before_it_is_read() -> None:
 
 
 def test_a_body_that_grows_too_large_is_refused_while_it_is_read() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=100_000)) as port:
+    with proxied(json_answer, max_body_size=100_000) as (_, port):
         answer = ask(port, "POST", CHAT, iter([b"x" * 60_000, b"x" * 60_000]), chunked=True)
         assert (413, "invalid_request_error") == (answer.status, answer.json["error"]["type"])
         assert 400 == ask(port, "POST", CHAT, b"x" * 100_000).status  # at the limit: read, and found not to be JSON
 
 
 def test_the_connection_serves_on_after_a_refused_body() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
+    with proxied(json_answer, max_body_size=1000) as (_, port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
         connection.request("POST", CHAT, b"x" * 300_000)
         refused = connection.getresponse()
@@ -197,12 +171,13 @@ def test_unreachable_upstream_is_502() -> None:
     ("sent", "message"),
     [
         (b"", "closed the connection without an answer"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", "no content type, which is not a chat completion: an empty body"),
         (b"SSH-2.0-OpenSSH_9\r\n", "did not answer in HTTP"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\ncontent-type: application/json\r\n\r\n{", "broke off its answer"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\ncontent-type: text/html\r\n\r\n<h1>Hi</h1>\n", "text/html, which is not a chat completion: Hi"),
         (b"HTTP/1.1 301 Moved\r\nlocation: https://new/v1\r\ncontent-length: 0\r\n\r\n", "redirect (HTTP 301) to https://new/v1"),
     ],
-    ids=["nothing", "not http", "cut json", "html", "redirect"],
+    ids=["nothing", "empty", "not http", "cut json", "html", "redirect"],
 )  # fmt: skip
 def test_invalid_upstream_response_is_502_and_quoted(sent: bytes, message: str, stream: bool) -> None:
     with raw_upstream(sent) as url, serving(make_proxy(url)) as port:
@@ -217,44 +192,33 @@ def test_unrequested_compression_is_a_bad_gateway_error(stream: bool) -> None:
         body = gzip.compress(b'{"said": "upstream"}')
         return web.Response(body=body, headers={"content-encoding": "gzip", "content-type": "application/json"})
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=stream))
         assert 502 == answer.status
         assert "compressed its answer (gzip)" in answer.message
 
 
-def test_an_empty_answer_is_502() -> None:
-    with raw_upstream(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") as url, serving(make_proxy(url)) as port:
-        answer = ask(port, "POST", CHAT, chat_body())
-        assert 502 == answer.status
-        assert "no content type, which is not a chat completion: an empty body" in answer.message
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def test_an_upstream_that_breaks_off_a_stream_is_an_error_event_and_no_done() -> None:
-    sent = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\nf\r\ndata: upstream\n\r\n"
-    whole = sent.replace(b"f\r\ndata: upstream\n", b"10\r\ndata: upstream\n\n")
-    with raw_upstream(whole) as url, serving(make_proxy(url)) as port:
+    with raw_upstream(CHUNKED + b"10\r\ndata: upstream\n\n\r\n") as url, serving(make_proxy(url)) as port:
         answer = ask(port, "POST", CHAT, chat_body(stream=True))
-        assert answer.body.startswith(b"data: exchange\n\n")
-        assert b"broke off" in answer.body
-        assert b"[DONE]" not in answer.body
+    assert answer.body.startswith(b"data: exchange\n\n")
+    assert (True, False) == (b"broke off" in answer.body, b"[DONE]" in answer.body)
 
 
 def test_a_transparent_stream_that_breaks_off_is_an_error_event_or_a_cut() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    with raw_upstream(head + b"9\r\ndata: 1\n\n\r\n") as url, serving(make_proxy(url)) as port:
+    with raw_upstream(CHUNKED + b"9\r\ndata: 1\n\n\r\n") as url, serving(make_proxy(url)) as port:
         assert b"broke off" in ask(port, "POST", CHAT, chat_body(stream=True, tools=None)).body
-    with (
-        raw_upstream(head + b"9\r\ndata: ab\n\r\n") as url,
-        serving(make_proxy(url)) as port,
-        pytest.raises(http.client.IncompleteRead),
-    ):
+    broken = raw_upstream(CHUNKED + b"9\r\ndata: ab\n\r\n")
+    with broken as url, serving(make_proxy(url)) as port, pytest.raises(http.client.IncompleteRead):
         ask(port, "POST", CHAT, chat_body(stream=True, tools=None))
 
 
 def test_a_failure_before_the_first_byte_is_a_status_and_after_it_an_event() -> None:
     script = stream_of(b"data: upstream\n\n")
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body(stream=True, fake={"fail": "CUDA OOM"}))
         assert (502, "CUDA OOM") == (answer.status, answer.message)
 
@@ -266,7 +230,7 @@ def test_a_bug_is_500_without_its_details() -> None:
     def explode(body: bytes, _encoder: object) -> object:
         raise BrokenError("inner secret")
 
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, make_exchange=explode)) as port:
+    with proxied(json_answer, make_exchange=explode) as (_, port):
         answer = ask(port, "POST", CHAT, chat_body())
         assert 500 == answer.status
         assert b"secret" not in answer.body
@@ -274,7 +238,7 @@ def test_a_bug_is_500_without_its_details() -> None:
 
 def test_upstream_error_keeps_its_status_body_and_retry_headers() -> None:
     body = b'{"error": {"message": "slow down", "type": "rate", "n": 1.0}}'
-    with running_upstream(refusing(429, body)) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(refusing(429, body)) as (_, port):
         for fields in ({}, {"stream": True}, {"tools": None}):
             answer = ask(port, "POST", CHAT, chat_body(**fields))
             assert (429, body, "2") == (answer.status, answer.body, answer.headers["retry-after"])
@@ -287,28 +251,21 @@ def test_upstream_error_keeps_its_status_body_and_retry_headers() -> None:
         (403, b'{"error": {"message": "quota exceeded", "code": "quota"}}', "(HTTP 403): quota exceeded"),
         (403, b'{"detail": "not in your region"}', "not in your region"),
         (401, b"nope", "refused the proxy's API key for it (HTTP 401)."),
+        (500, b"", "The upstream returned HTTP 500 without a message."),
     ],
 )  # fmt: skip
 def test_refused_key_is_reported_with_its_cause(status: int, body: bytes, message: str) -> None:
-    with (
-        running_upstream(refusing(status, body)) as upstream,
-        serving(make_proxy(upstream.url, upstream_key="sk-up-0123456789abcdef")) as port,
-    ):
+    with proxied(refusing(status, body), upstream_key="sk-up-0123456789abcdef") as (_, port):
         for answer in (ask(port, "POST", CHAT, chat_body()), ask(port, "GET", "/v1/models")):
             assert status == answer.status
             assert message in answer.message
-
-
-def test_empty_error_response_has_a_message() -> None:
-    with running_upstream(refusing(500, b"", "text/plain")) as upstream, serving(make_proxy(upstream.url)) as port:
-        assert "The upstream returned HTTP 500 without a message." == ask(port, "POST", CHAT, chat_body()).message
 
 
 def test_a_large_request_and_a_large_answer_pass_whole() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.json_response({"size": len(await request.read()), "pad": "y" * 3_000_000})
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         body = json.dumps(chat_body(pad="x" * 2_000_000)).encode()
         answer = ask(port, "POST", CHAT, body)
         assert (len(body), 3_000_000) == (answer.json["size"], len(answer.json["pad"]))
@@ -350,7 +307,7 @@ def test_truncated_message_shows_no_part_of_a_key(pad: int) -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<p>" + "x" * pad + " " + key, status=200 if request.method == "POST" else 500)
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, upstream_key=key)) as port:
+    with proxied(script, upstream_key=key) as (_, port):
         for fields in ({}, {"stream": True}):
             assert key[:8].encode() not in ask(port, "POST", CHAT, chat_body(**fields)).body
         assert key[:8].encode() not in ask(port, "GET", "/v1/models").body
@@ -358,8 +315,7 @@ def test_truncated_message_shows_no_part_of_a_key(pad: int) -> None:
 
 def test_two_requests_written_at_once_are_answered_in_order() -> None:
     with (
-        running_upstream(json_answer) as upstream,
-        serving(make_proxy(upstream.url)) as port,
+        proxied(json_answer) as (_, port),
         open_chat(port, chat_body()) as client,
     ):
         client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")

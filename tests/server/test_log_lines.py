@@ -15,12 +15,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from aiohttp import web
-from proxy_rig import make_proxy, running_upstream
 
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
-from support.http_server import BOUND, ask, serving
+from support.http_server import BOUND
 from support.processes import Process
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
@@ -137,27 +135,6 @@ def test_log_lines_show_no_keys():
     )
 
 
-def test_registry_404_names_the_chat_completions_path():
-    with patchbay("serve", "--store", "memory") as (_, url):
-        request = Request(f"{url}/chat/completions", b"{}", {"content-type": "application/json"})
-        with pytest.raises(HTTPError) as caught:
-            urlopen(request, timeout=BOUND)
-        with caught.value as answer:
-            assert (404, True) == (answer.code, "POST /v1/chat/completions" in json.load(answer)["detail"])
-
-
 def test_verbose_and_quiet_exclude_each_other():
     done = run_cli("proxy", "--upstream", "http://127.0.0.1:9/v1", "-v", "-q")
     assert (2, "patchbay: --verbose and --quiet exclude each other.\n") == (done.returncode, done.stderr)
-
-
-def test_a_path_outside_of_the_api_is_answered_with_where_the_api_is():
-    with running_upstream(not_found) as upstream, serving(make_proxy(upstream.url)) as port:
-        answer = ask(port, "POST", "/chat/completions", b"{}")
-        assert 404 == answer.status
-        message = json.loads(answer.body)["error"]["message"]
-        assert "The API is below /v1: POST /v1/chat/completions, /v1/responses and /v1/messages" in message
-
-
-async def not_found(_request: web.Request) -> web.Response:
-    return web.json_response({"detail": "Not Found"}, status=404)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from proxy_rig import json_answer, make_proxy, raw_upstream, read_until, running_upstream
+from proxy_rig import json_answer, make_proxy, proxied, raw_upstream, read_until
 
 from patchbay.server.http import downward, upward
 from support.http_server import BOUND, ask, serving
 
 
 def test_method_path_query_and_body_reach_the_upstream_unchanged() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (upstream, port):
         for method, path, body in [
             ("GET", "/v1/models?limit=2&after=a%20b", None),
             ("POST", "/v1/embeddings", b'{"input": 1.0}'),
@@ -48,14 +48,14 @@ def test_method_path_query_and_body_reach_the_upstream_unchanged() -> None:
     ],
 )  # fmt: skip
 def test_no_path_escapes_the_base(path: str) -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (upstream, port):
         answer = ask(port, "POST", path, b"{}")
         assert (404, "not_found") == (answer.status, answer.json["error"]["code"])
         assert [] == upstream.seen
 
 
 def test_headers_that_may_be_forwarded_are_and_others_are_not() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (upstream, port):
         ask(
             port, "POST", "/v1/embeddings", b"{}",
             headers={
@@ -82,17 +82,14 @@ def test_the_proxys_upstream_key_replaces_the_clients_keys() -> None:
     async def show(request: web.Request) -> web.StreamResponse:
         return web.json_response({})
 
-    with (
-        running_upstream(show) as upstream,
-        serving(make_proxy(upstream.url, upstream_key="up-key-1", upstream_headers={"X-Extra": "e"})) as port,
-    ):
+    with proxied(show, upstream_key="up-key-1", upstream_headers={"X-Extra": "e"}) as (upstream, port):
         ask(port, "GET", "/v1/models", headers={"authorization": "Bearer client", "x-api-key": "client"})
         headers = upstream.seen[0].headers
         assert ("Bearer up-key-1", "e", None) == (headers["Authorization"], headers["X-Extra"], headers.get("x-api-key"))
 
 
 def test_key_of_the_proxy_is_not_sent_upstream() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="proxy-key")) as port:
+    with proxied(json_answer, api_key="proxy-key") as (upstream, port):
         assert 200 == ask(port, "GET", "/v1/models", headers={"authorization": "bearer proxy-key"}).status
         assert "Authorization" not in upstream.seen[0].headers
 
@@ -110,7 +107,7 @@ def test_status_headers_and_compressed_bodies_are_forwarded_unchanged() -> None:
             },
         )  # fmt: skip
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         answer = ask(port, "GET", "/v1/audio", headers={"accept-encoding": "gzip"})
         answer.headers.pop("date")
         assert (206, packed) == (answer.status, answer.body)
@@ -125,7 +122,7 @@ def test_a_redirect_is_passed_on_and_not_followed() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"location": "https://elsewhere/file"})
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (upstream, port):
         answer = ask(port, "GET", "/v1/files/1/content")
         assert (302, "https://elsewhere/file") == (answer.status, answer.headers["location"])
         assert 1 == len(upstream.seen)
@@ -135,7 +132,7 @@ def test_head_passes_with_its_length_and_without_a_body() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"12345")
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (_, port):
         answer = ask(port, "HEAD", "/v1/files/1")
         assert (200, "5", b"") == (answer.status, answer.headers["content-length"], answer.body)
 
@@ -144,7 +141,7 @@ def test_an_upload_larger_than_the_chat_limit_streams_through() -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         return web.json_response({"size": len(await request.read())})
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, max_body_size=1000)) as port:
+    with proxied(script, max_body_size=1000) as (upstream, port):
         body = b"x" * 3_000_000
         assert {"size": 3_000_000} == ask(port, "POST", "/v1/audio/transcriptions", body).json
         assert body == upstream.seen[0].body
@@ -167,8 +164,7 @@ def test_upload_and_response_are_streamed_in_both_directions() -> None:
         return response
 
     with (
-        running_upstream(script) as upstream,
-        serving(make_proxy(upstream.url)) as port,
+        proxied(script) as (_, port),
         socket.create_connection(("127.0.0.1", port), BOUND) as client,
     ):
         client.sendall(
@@ -193,7 +189,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending_and_its_leaving_is_not
         return response
 
     head = b"POST /v1/%b HTTP/1.1\r\nhost: localhost\r\nx-read-body: no\r\ncontent-length: 1000000000\r\n\r\nabc"
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(script) as (upstream, port):
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(head % b"refused")
             data = read_until(client, b"early")
@@ -206,7 +202,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending_and_its_leaving_is_not
 
 def test_configured_upstream_headers_override_the_clients() -> None:
     headers = {"Host": "models.example", "OpenAI-Organization": "ours"}
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, upstream_headers=headers)) as port:
+    with proxied(json_answer, upstream_headers=headers) as (upstream, port):
         assert 200 == ask(port, "GET", "/v1/models", headers={"openai-organization": "theirs"}).status
         seen = {name.lower(): value for name, value in upstream.seen[0].headers.items()}
         assert ("models.example", "ours") == (seen["host"], seen["openai-organization"])
@@ -226,7 +222,7 @@ def test_client_disconnected_during_an_upload_is_logged(rest: bytes, tmp_path: P
         await asyncio.sleep(60)
         return web.Response()
 
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=str(log))) as port:
+    with proxied(script, log_file=str(log)) as (upstream, port):
         with socket.create_connection(("127.0.0.1", port), BOUND) as client:
             client.sendall(b"POST /v1/x HTTP/1.1\r\nhost: localhost\r\nx-read-body: no\r\ncontent-length: 6\r\n\r\nabc")
             assert upstream.arrived.wait(BOUND)
@@ -260,10 +256,7 @@ def test_json_errors_pass_through_and_others_are_quoted() -> None:
             return web.Response(status=400, body=body, headers={"content-encoding": "gzip"})
         return web.Response(status=503, text="<html><h1>Overloaded</h1><script>x</script> sk-upstream-key-0123456789</html>")
 
-    with (
-        running_upstream(script) as upstream,
-        serving(make_proxy(upstream.url, upstream_key="sk-upstream-key-0123456789")) as port,
-    ):
+    with proxied(script, upstream_key="sk-upstream-key-0123456789") as (_, port):
         as_json = ask(port, "GET", "/v1/json")
         assert (429, b'{"error" : {"message":"slow down"}}', "7") == (
             as_json.status,
@@ -279,7 +272,7 @@ def test_json_errors_pass_through_and_others_are_quoted() -> None:
 
 
 def test_unknown_methods_are_refused() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url)) as port:
+    with proxied(json_answer) as (_, port):
         answer = ask(port, "PROPFIND", "/v1/models")
         assert (405, "method_not_allowed") == (answer.status, answer.json["error"]["code"])
         assert "GET" in answer.headers["allow"]

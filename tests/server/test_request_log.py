@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from proxy_rig import chat_body, json_answer, make_proxy, running_upstream
+from proxy_rig import chat_body, json_answer, proxied
 
 from patchbay._redaction import Redactor, secret_values
 from patchbay.errors import ConfigurationError
 from patchbay.server.request_log import CAPTURE_LIMIT, BodyCapture, RequestLog
-from support.http_server import ask, serving
+from support.http_server import ask
 
 CHAT = "/v1/chat/completions"
 KEY = "sk-upstream-0123456789abcdef"
@@ -26,10 +26,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def test_each_step_of_a_chat_is_one_line_with_time_and_request_id(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with (
-        running_upstream(json_answer) as upstream,
-        serving(make_proxy(upstream.url, log_file=str(log), upstream_key=KEY)) as port,
-    ):
+    with proxied(json_answer, log_file=str(log), upstream_key=KEY) as (_, port):
         ask(
             port,
             "POST",
@@ -54,7 +51,7 @@ def test_streamed_answers_are_logged_as_the_client_saw_them(tmp_path: Path) -> N
         return web.Response(body=b"data: upstream\n\ndata: 2\n\n", headers={"content-type": "text/event-stream"})
 
     log = tmp_path / "log"
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=str(log))) as port:
+    with proxied(script, log_file=str(log)) as (_, port):
         ask(port, "POST", CHAT, chat_body(stream=True))
         ask(port, "POST", CHAT, chat_body(stream=True, tools=None))
     bodies = [entry["body"] for entry in read(log) if entry["event"] == "response"]
@@ -66,7 +63,7 @@ def test_failures_are_logged_with_the_upstreams_error_and_without_keys(tmp_path:
         return web.json_response({"error": {"message": f"no {KEY}"}}, status=400)
 
     log = tmp_path / "log"
-    with running_upstream(script) as upstream, serving(make_proxy(upstream.url, log_file=str(log), upstream_key=KEY)) as port:
+    with proxied(script, log_file=str(log), upstream_key=KEY) as (_, port):
         ask(port, "POST", CHAT, chat_body(note=KEY))
         ask(port, "POST", CHAT, b"{nonsense")
         ask(port, "GET", "/v1/models")
@@ -82,7 +79,7 @@ def test_failures_are_logged_with_the_upstreams_error_and_without_keys(tmp_path:
 
 def test_passthrough_logs_json_and_not_uploads(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, log_file=str(log))) as port:
+    with proxied(json_answer, log_file=str(log)) as (_, port):
         ask(port, "POST", "/v1/embeddings?key=query-secret", b'{"input": "words"}', headers={"content-type": "application/json"})
         ask(port, "POST", "/v1/audio", b"RIFF-sound", headers={"content-type": "audio/wav"})
     text = log.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from proxy_rig import chat_body, json_answer, make_proxy, read_until, running_upstream
+from proxy_rig import chat_body, json_answer, make_proxy, proxied, read_until, running_upstream
 
 from patchbay.errors import ConfigurationError
 from patchbay.server.http import find_tail, is_chat, own_path
@@ -29,7 +29,7 @@ def test_health_answers_without_a_key() -> None:
     ],
 )  # fmt: skip
 def test_the_key_opens_and_nothing_else_does(given: str | None, status: int) -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, api_key="proxy-key")) as port:
+    with proxied(json_answer, api_key="proxy-key") as (upstream, port):
         for method, path in (("POST", CHAT), ("GET", "/v1/models")):
             headers = {"authorization": given} if given else {}
             answer = ask(port, method, path, chat_body() if method == "POST" else None, headers=headers)
@@ -62,7 +62,7 @@ def test_options_needs_no_key_and_has_no_cors_headers_by_default() -> None:
 
 
 def test_cors_allows_any_origin_and_its_requested_headers() -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, cors=True, api_key="proxy-key")) as port:
+    with proxied(json_answer, cors=True, api_key="proxy-key") as (_, port):
         headers = {"access-control-request-headers": "authorization, x-stainless-lang", "origin": "http://page"}
         preflight = ask(port, "OPTIONS", CHAT, headers=headers)
         assert (204, "*") == (preflight.status, preflight.headers["access-control-allow-origin"])
@@ -79,7 +79,7 @@ def test_cors_allows_any_origin_and_its_requested_headers() -> None:
     ("base", "path"), [("v2", "/v2/chat/completions"), ("/a/b/", "/a/b/chat/completions"), ("", "/chat/completions")]
 )
 def test_base_path_is_accepted_in_any_spelling(base: str, path: str) -> None:
-    with running_upstream(json_answer) as upstream, serving(make_proxy(upstream.url, base_path=base)) as port:
+    with proxied(json_answer, base_path=base) as (_, port):
         assert {"id": "1", "said": "exchange"} == ask(port, "POST", path, chat_body()).json
         assert 404 == ask(port, "POST", "/elsewhere/chat/completionsx", chat_body()).status or base == ""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from proxy_rig import open_chat, read_until, running_upstream
+from proxy_rig import open_chat, open_stream, read_until, running_upstream, silent
 
 from support.http_server import BOUND, ask
 
@@ -70,9 +70,7 @@ def test_stop_finishes_running_requests_says_so_and_exits_0(number: signal.Signa
     go = threading.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b"data: one\n\n")
+        response = await open_stream(request, b"data: one\n\n")
         await asyncio.to_thread(go.wait, 6 * BOUND)
         await response.write(b"data: two\n\n")
         return response
@@ -90,12 +88,8 @@ def test_stop_finishes_running_requests_says_so_and_exits_0(number: signal.Signa
 
 @pytest.mark.parametrize(("workers", "seconds"), [("1", "0"), ("1", "1"), ("2", "1")])
 def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(60)
-        return web.Response()
-
     with (
-        running_upstream(never) as upstream,
+        running_upstream(silent) as upstream,
         proxy_process("--upstream", upstream.url, "--drain-timeout", seconds, "--workers", workers) as (process, port),
     ):
         with open_chat(port, MODEL):
@@ -108,12 +102,8 @@ def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_second_stop_ends_at_once(workers: str) -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(60)
-        return web.Response()
-
     with (
-        running_upstream(never) as upstream,
+        running_upstream(silent) as upstream,
         proxy_process("--upstream", upstream.url, "--drain-timeout", "3600", "--workers", workers) as (process, port),
         open_chat(port, MODEL),
     ):
@@ -126,12 +116,8 @@ def test_a_second_stop_ends_at_once(workers: str) -> None:
 
 @pytest.mark.parametrize("under_way", [False, True])
 def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(60)
-        return web.Response()
-
     with (
-        running_upstream(never) as upstream,
+        running_upstream(silent) as upstream,
         proxy_process("--upstream", upstream.url, "--drain-timeout", "0") as (process, port),
         open_chat(port, MODEL) if under_way else contextlib.nullcontext(),
     ):

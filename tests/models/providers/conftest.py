@@ -61,6 +61,11 @@ async def reply_of(
     return events[-1]
 
 
+async def replies(model: ChatModel, *asked: dict[str, Any], messages: Sequence[Message] = (QUESTION,)) -> list[ModelReply]:
+    """Ask once for each of the requests, one after the other."""
+    return [await reply_of(model, messages, **each) for each in asked]
+
+
 def answered_messages(end: ModelReply, result: str = '{"sky": "clear"}') -> list[Message]:
     """A reply as it stands in the conversation, each call with its result."""
     results = [{"role": "tool", "tool_call_id": call.id, "content": result} for call in end.reply.tool_calls]

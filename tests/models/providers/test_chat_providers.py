@@ -19,7 +19,8 @@ from patchbay.types import ToolSpec
 
 from . import chat_servers as servers
 from .chat_servers import ChatServer, calls
-from .conftest import QUESTION, TIME, WEATHER, answered_messages, reply_of, run, turn
+from .conftest import QUESTION, TIME, WEATHER, answered_messages, replies, reply_of, run, turn
+from .wires import piece
 
 ROME = ("get_weather", '{"city": "Rome"}')
 OSLO = ("get_weather", '{"city": "Oslo"}')
@@ -96,40 +97,20 @@ def test_reasoning_is_sent_back_within_its_turn_only(stream: bool) -> None:
 
 
 def test_openai_is_not_sent_fields_of_other_providers(stream: bool) -> None:
-    history = [
-        QUESTION,
-        {
-            "role": "assistant",
-            "content": None,
-            "reasoning_content": "hm",
-            "extra_content": {"google": {"thought_signature": "c2ln"}},
-            "tool_calls": [
-                {
-                    "id": "a",
-                    "type": "function",
-                    "function": {"name": "get_weather", "arguments": "{}"},
-                    "extra_content": {"google": {"thought_signature": "c2ln"}},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "a", "content": "clear"},
-    ]
+    signature = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+    call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}, **signature}
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call], **signature}
+    history = [QUESTION, message, {"role": "tool", "tool_call_id": "a", "content": "clear"}]
     with ChatServer(["Clear."], servers.openai_rules) as server:
         model = model_at(server, "gpt-4o-mini")
-        end = run(model, reply_of(model, history, stream=stream))
-    assert "Clear." == end.reply.content
+        assert "Clear." == run(model, reply_of(model, history, stream=stream)).reply.content
 
 
 def test_the_words_for_the_end_of_an_answer_are_openais() -> None:
-    with ChatServer(
-        [Text("x", finish_reason="sensitive"), Text("y", finish_reason="model_context_window_exceeded")], strays=True
-    ) as server:
+    ends = [Text("x", finish_reason="sensitive"), Text("y", finish_reason="model_context_window_exceeded")]
+    with ChatServer(ends, strays=True) as server:
         model = model_at(server, "zai/glm-4.6")
-
-        async def both() -> list[ModelReply]:
-            return [await reply_of(model, [QUESTION]) for _ in range(2)]
-
-        assert ["content_filter", "length"] == [end.finish_reason for end in run(model, both())]
+        assert ["content_filter", "length"] == [end.finish_reason for end in run(model, replies(model, {}, {}))]
 
 
 def test_an_answer_that_the_server_gave_up_is_an_error(stream: bool) -> None:
@@ -142,24 +123,14 @@ def test_an_answer_that_the_server_gave_up_is_an_error(stream: bool) -> None:
 def test_streaming_only_model_is_streamed_from_then_on() -> None:
     with ChatServer(["Clear.", "Rain."], servers.qwen_rules) as server:
         model = model_at(server, "qwen/qwen3-thinking")
-
-        async def both() -> list[Any]:
-            return [(await reply_of(model, [QUESTION])).reply.content for _ in range(2)]
-
-        assert ["Clear.", "Rain."] == run(model, both())
+        assert ["Clear.", "Rain."] == [end.reply.content for end in run(model, replies(model, {}, {}))]
     assert [None, True, True] == [body.get("stream") for body in server.bodies]
 
 
 def test_qwen_requests_parallel_tool_calls_by_default() -> None:
     with ChatServer(["a", "b", "c"], servers.qwen_rules) as server:
         model = model_at(server, "qwen/qwen-plus")
-
-        async def ask() -> None:
-            await reply_of(model, [QUESTION])
-            await reply_of(model, [QUESTION], parameters={"parallel_tool_calls": False})
-            await reply_of(model, [QUESTION], tools=())
-
-        run(model, ask())
+        run(model, replies(model, {}, {"parameters": {"parallel_tool_calls": False}}, {"tools": ()}))
     assert [True, False, None] == [body.get("parallel_tool_calls") for body in server.bodies]
 
 
@@ -180,11 +151,7 @@ def test_a_providers_own_parameters_may_be_given_by_name() -> None:
 def test_refused_tool_choice_becomes_an_instruction_and_is_remembered(name: str, rules: Any, choice: Any) -> None:
     with ChatServer(["I would rather not.", calls(ROME), calls(OSLO)], rules) as server:
         model = model_at(server, name)
-
-        async def both() -> list[ModelReply]:
-            return [await reply_of(model, [QUESTION], stream=True, tool_choice=choice) for _ in range(2)]
-
-        ends = run(model, both())
+        ends = run(model, replies(model, *[{"stream": True, "tool_choice": choice}] * 2))
     assert ["Rome", "Oslo"] == [end.reply.tool_calls[0].arguments["city"] for end in ends]
     first, *others = server.bodies
     assert 4 == len(server.bodies)  # refused, answered without a call, called; and the second time called at once
@@ -234,22 +201,6 @@ def test_calls_under_finish_reason_stop_are_calls(stream: bool) -> None:
     assert "tool_calls" == end.finish_reason
 
 
-def piece(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-
-
-def test_calls_without_ids_and_indexes_are_separated() -> None:
-    """As Gemini's compatible endpoint and some local servers stream them; ids of the loop's own are none of the model's business."""
-    named = [{"function": {"name": name, "arguments": arguments}, "type": "function"} for name, arguments in (ROME, OSLO)]
-    answer = Raw([events(piece({"tool_calls": [named[0]]}), piece({"tool_calls": [named[1]]}), piece({}, "stop"))])
-    with ChatServer(lambda _: answer, strays=True) as server:
-        model = model_at(server, "qwen/qwen-plus")
-        end = run(model, reply_of(model, [QUESTION], stream=True))
-    assert ["Rome", "Oslo"] == [call.arguments["city"] for call in end.reply.tool_calls]
-    assert 2 == len({call.id for call in end.reply.tool_calls} - {""})
-
-
 NAMES = ["weather.get", "天气", "1st", "a" * 80, "get_weather"]
 
 
@@ -281,18 +232,12 @@ def test_inexpressible_tool_is_left_out_and_logged(caplog: pytest.LogCaptureFixt
     broken = ToolSpec("broken", "", {"type": "object", "properties": {"x": {"$ref": "#/$defs/missing"}}})
     with ChatServer(["Clear.", "Clear."]) as server:
         model = model_at(server, "glm/glm-4.6")
-
-        async def both() -> None:
-            await reply_of(model, [QUESTION], tools=[broken, WEATHER])
-            await reply_of(model, [QUESTION], tools=[broken, WEATHER, TIME])
-
-        run(model, both())
+        run(model, replies(model, {"tools": [broken, WEATHER]}, {"tools": [broken, WEATHER, TIME]}))
     assert [["get_weather"], ["get_weather", "get_time"]] == [
         [tool["function"]["name"] for tool in body["tools"]] for body in server.bodies
     ]
     (record,) = [record for record in caplog.records if record.name == "patchbay.models.tool_encoder"]
-    assert "'broken'" in record.getMessage()
-    assert "#/$defs/missing" in record.getMessage()
+    assert all(words in record.getMessage() for words in ("'broken'", "#/$defs/missing"))
 
 
 def test_strict_tool_uses_the_strict_subset_and_drops_added_nulls() -> None:
@@ -391,16 +336,12 @@ def test_learned_reasoning_rules_are_per_model() -> None:
     def rules(body: dict[str, Any]) -> None:
         (insists_on_reasoning if body["model"] == "thinker" else servers.refuses_reasoning)(body)
 
+    message = {**answered_messages(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}
+    history = [QUESTION, message, {"role": "tool", "tool_call_id": "a", "content": "clear"}]
     with ChatServer(lambda _: Text("Clear."), rules) as server:
         model = resolve_model(f"{server.url}#thinker", max_retries=0)
-        message = {**answered_messages(ModelReply(calls_reply()))[0], "reasoning_content": "hm"}
-        history = [QUESTION, message, {"role": "tool", "tool_call_id": "a", "content": "clear"}]
-
-        async def ask() -> None:
-            for name in ("thinker", "other", "thinker", "other"):
-                await reply_of(model, history, tools=(), parameters={"model": name})
-
-        run(model, ask())
+        asked = [{"tools": (), "parameters": {"model": name}} for name in ("thinker", "other", "thinker", "other")]
+        run(model, replies(model, *asked, messages=history))
     outcome = [(body["model"], "reasoning_content" in body["messages"][1]) for body in server.bodies]
     assert [("thinker", True), ("other", True), ("other", False), ("thinker", True), ("other", False)] == outcome
 
@@ -440,8 +381,9 @@ def named(name: str, arguments: str, **rest: Any) -> dict[str, Any]:
             named(*OSLO, index=1),
         ],
         [named("get_time", "", index=0), named(*ROME, index=0), named(*OSLO, index=0)],
+        [named(*ROME), named(*OSLO)],
     ],
-    ids=["no ids", "one id", "empty ids", "a name with every piece", "another name"],
+    ids=["no ids", "one id", "empty ids", "a name with every piece", "another name", "no indexes"],
 )
 @pytest.mark.parametrize("mode", ["native", None], ids=["wrapped", "bare"])
 def test_calls_with_the_same_index_are_separated(pieces: list[Any], mode: str | None) -> None:
@@ -459,12 +401,4 @@ def test_calls_with_the_same_index_are_separated(pieces: list[Any], mode: str | 
         one for one in given if one != ("get_time", {})
     ]
     assert ("get_time" in str(pieces)) == (("get_time", {}) in given)
-
-
-def test_whole_message_in_one_event_is_an_answer() -> None:
-    message = {"role": "assistant", "content": "Clear."}
-    whole = {**piece({}), "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    with ChatServer(lambda _: Raw([events(whole)]), strays=True) as server:
-        model = resolve_model(f"{server.url}#m", tool_mode="native")
-        for tools in ((), (WEATHER,)):
-            assert "Clear." == run(model, reply_of(model, [QUESTION], tools=tools, stream=True)).reply.content
+    assert len(given) == len({call.id for call in end.reply.tool_calls} - {""})

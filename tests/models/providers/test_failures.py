@@ -6,29 +6,24 @@ import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
-import patchbay
 from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
 from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
-from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events
+from patchbay.testing import Raw, ScriptedUpstream, Text
 from patchbay.testing.script import error
 from support.scripted_server import SharedUpstream
 
+from .chat_servers import calls
 from .conftest import QUESTION, WEATHER, cancel_closes_response, first_event, reply_of, run
-from .test_chat_providers import piece
+from .wires import KEY, WIRES, Wire
 
-KEY = "my-own-secret-key-7"
-
-
-def model_at(server: ScriptedUpstream, **options: Any) -> Any:
-    return resolve_model(f"{server.url}#m", **{"api_key": KEY, "max_retries": 0, **options})
+model_at = WIRES["chat"].model
 
 
 def failure_of(model: Any, **asked: Any) -> UpstreamError:
@@ -37,27 +32,64 @@ def failure_of(model: Any, **asked: Any) -> UpstreamError:
     return caught.value
 
 
-@pytest.fixture(params=[(), (WEATHER,)], ids=["without tools", "with tools"])
-def tools(request: pytest.FixtureRequest) -> Any:
-    return request.param
+@pytest.fixture(params=WIRES)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return WIRES[request.param]
 
 
-@pytest.mark.parametrize("status", [400, 401, 429, 500])
-def test_an_http_error_has_its_status_and_the_servers_words(status: int, tools: Any, stream: bool) -> None:
-    with ScriptedUpstream(lambda _: error(status, "Try it tomorrow.")) as server:
-        failure = failure_of(model_at(server), tools=tools, stream=stream)
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
+def test_an_http_error_has_its_status_and_the_servers_words(status: int, wire: Wire, stream: bool) -> None:
+    with wire.serve(lambda _: wire.error(status, "Try it tomorrow.")) as server:
+        failure = failure_of(wire.model(server), tools=wire.tools, stream=stream)
     assert status == failure.upstream_status
     assert f"The model's server answered HTTP {status}: Try it tomorrow." == str(failure)
 
 
-def test_key_is_redacted_from_errors_and_logs(tools: Any, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_redacted_from_errors_and_logs(wire: Wire, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with ScriptedUpstream(lambda _: error(401, f"Incorrect API key provided: {KEY}.")) as server:
-        model = model_at(server)
-        failure = failure_of(model, tools=tools, stream=stream)
+    with wire.serve(lambda _: wire.error(401, f"Incorrect API key provided: {KEY}.")) as server:
+        model = wire.model(server)
+        failure = failure_of(model, tools=wire.tools, stream=stream)
     assert "Incorrect API key provided: [redacted]." in str(failure)
     shown = "".join(traceback.format_exception(failure)) + failure.body + repr(failure) + repr(model) + caplog.text
     assert KEY not in shown
+
+
+@pytest.mark.parametrize(("name", "cut"), [(name, cut) for name, wire in WIRES.items() for cut in wire.cuts])
+def test_a_stream_that_is_cut_is_an_error(name: str, cut: str) -> None:
+    wire = WIRES[name]
+    with wire.serve(lambda _: wire.cuts[cut]) as server:
+        failure_of(wire.model(server), tools=wire.tools, stream=True)
+
+
+@pytest.mark.parametrize(("name", "cut"), [(name, cut) for name, wire in WIRES.items() for cut in wire.whole_cuts])
+def test_truncated_whole_answer_is_an_error(name: str, cut: str, stream: bool) -> None:
+    wire = WIRES[name]
+    with wire.serve(lambda _: wire.whole_cuts[cut]) as server:
+        failure_of(wire.model(server), tools=wire.tools, stream=stream)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["silent", "begun"])
+def test_cancellation_closes_the_response(begun: bool, wire: Wire, stream: bool) -> None:
+    arrived = threading.Event()
+
+    def script(_: Any) -> Raw:
+        arrived.set()
+        return Raw([wire.begun] if begun else [], end="hang")
+
+    with wire.serve(script) as server:
+        assert cancel_closes_response(wire.model(server), server, arrived, tools=wire.tools, stream=stream)
+
+
+def test_leaving_a_stream_closes_the_response(wire: Wire) -> None:
+    with wire.serve(lambda _: Raw([wire.begun], end="hang")) as server:
+        assert "It is " == first_event(wire.model(server, tool_mode="native"), wire.tools).text
+        assert server.requests[0].left.wait(30)
+
+
+@pytest.fixture(params=[(), (WEATHER,)], ids=["without tools", "with tools"])
+def tools(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 def test_key_of_the_callers_client_is_redacted_from_errors() -> None:
@@ -110,56 +142,6 @@ def test_key_is_not_sent_to_a_redirect(status: int, tools: Any) -> None:
         assert not any(KEY in str(request.headers) for request in other.requests)
 
 
-BEGUN = piece({"role": "assistant", "content": "It is "})
-CUTS: dict[str, Raw] = {
-    "connection lost": Raw([events(BEGUN, done=False)], end="cut"),
-    "connection lost in an event": Raw([events(BEGUN, done=False) + b'data: {"choices"'], end="cut"),
-    "ended without an end": Raw([events(BEGUN, done=False)]),
-    "ended in a call": Raw(
-        [
-            events(
-                piece({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": '{"ci'}}]}),
-                done=False,
-            )
-        ]
-    ),
-    "an error": Raw([events(BEGUN, {"error": {"message": "CUDA OOM"}}, done=False)]),
-    "nothing": Raw([]),
-}
-
-
-@pytest.mark.parametrize("answer", CUTS.values(), ids=CUTS)
-def test_a_stream_that_is_cut_is_an_error(answer: Raw, tools: Any) -> None:
-    with ScriptedUpstream(lambda _: answer) as server:
-        failure_of(model_at(server), tools=tools, stream=True)
-
-
-def test_truncated_whole_answer_is_an_error(tools: Any) -> None:
-    half = Raw([b'{"choices": [{"index": 0, "message": {"con'], content_type="application/json", end="cut")
-    with ScriptedUpstream(lambda _: half) as server:
-        failure_of(model_at(server), tools=tools)
-
-
-@pytest.mark.parametrize("begun", [b"", events(BEGUN, done=False)], ids=["silent", "begun"])
-def test_cancellation_closes_the_response(begun: bytes, tools: Any, stream: bool) -> None:
-    arrived = threading.Event()
-
-    def script(_: Any) -> Raw:
-        arrived.set()
-        return Raw([begun] if begun else [], end="hang")
-
-    with ScriptedUpstream(script) as server:
-        model = model_at(server)
-        assert cancel_closes_response(model, server, arrived, tools=tools, stream=stream)
-
-
-def test_leaving_a_stream_closes_the_response(tools: Any) -> None:
-    with ScriptedUpstream(lambda _: Raw([events(BEGUN, done=False)], end="hang")) as server:
-        model = model_at(server, tool_mode="native")
-        assert "It is " == first_event(model, tools).text
-        assert server.requests[0].left.wait(30)
-
-
 def test_ignored_tool_choice_is_a_tool_choice_error(stream: bool) -> None:
     """As with Gemini: it is no failure of the server's."""
     with ScriptedUpstream(lambda _: "I would rather not.") as server:
@@ -194,14 +176,7 @@ def get_weather(city: str) -> str:
     return f"clear in {city}"
 
 
-CALL: Callable[[], Message] = lambda: Message(  # noqa: E731
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}],
-    },
-    finish_reason="tool_calls",
-)
+CALL = calls(("get_weather", '{"city": "Rome"}'))
 
 
 def run_error(runner: ToolRunner) -> Any:
@@ -213,20 +188,12 @@ def run_error(runner: ToolRunner) -> Any:
 
 
 def test_a_user_names_a_server_and_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedUpstream([CALL(), Text("Clear."), CALL(), Text("Clear.")]) as server:
+    with ScriptedUpstream([CALL, Text("Clear."), CALL, Text("Clear.")]) as server:
         assert "Clear." == run_error(ToolRunner(f"{server.url}#m", tools=[get_weather]))
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         assert "Clear." == run_error(ToolRunner("m", tools=[get_weather]))
     assert [False, False, True, True] == [KEY in request.headers["authorization"] for request in server.chats]
-
-
-def test_wrong_key_error_quotes_the_server() -> None:
-    with ScriptedUpstream(lambda _: error(401, "Incorrect API key provided.")) as server:
-        runner = ToolRunner(f"{server.url}#m", tools=[get_weather], api_key=KEY)
-        with pytest.raises(UpstreamError, match=r"HTTP 401: Incorrect API key provided\.") as caught:
-            run_error(runner)
-    assert 401 == caught.value.upstream_status
 
 
 def test_undecodable_answer_is_an_error_and_closes_the_response(stream: bool) -> None:
@@ -240,28 +207,3 @@ def test_undecodable_answer_is_an_error_and_closes_the_response(stream: bool) ->
             return await asyncio.to_thread(server.requests[0].left.wait, 30)
 
         assert run(model, ask())
-
-
-@pytest.mark.parametrize("places", [(0, 1, 2, 3), (0, 0, 0, 0)], ids=["a place each", "one place"])
-def test_streamed_calls_without_ids_get_ids(places: tuple[int, ...]) -> None:
-    """By the wrapped client itself, for its caller: otherwise results could not be matched."""
-    named = [
-        {"index": index, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}, **ids}
-        for index, ids in zip(places, ({}, {"id": ""}, {"id": "a"}, {"id": "a"}), strict=True)
-    ]
-    answer = Raw([events(*(piece({"tool_calls": [call]}) for call in named), piece({}, "tool_calls"))])
-    with ScriptedUpstream(lambda _: answer) as server:
-
-        async def ask() -> list[tuple[int, str]]:
-            async with patchbay.wrap(openai.AsyncOpenAI(base_url=server.url, api_key="k"), tools="native") as client:
-                stream: Any = await client.chat.completions.create(
-                    model="m", messages=[QUESTION], tools=[WEATHER.to_openai()], stream=True
-                )
-                deltas = [call async for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
-                return [(call.index, call.id) for call in deltas if call.id]
-
-        given = asyncio.run(asyncio.wait_for(ask(), 60))
-    ids = [call_id for _, call_id in given]
-    assert [0, 1, 2, 3] == [place for place, _ in given]
-    assert (4, 4, True) == (len(ids), len(set(ids)), all(ids))
-    assert "a" in ids

@@ -10,7 +10,6 @@ from typing import Any
 import openai
 import pytest
 
-from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError
 from patchbay.models.chat_model import ChatModel
 from patchbay.models.providers import PROVIDERS, provider_at, provider_named
@@ -266,22 +265,6 @@ def test_gemini_without_its_package_names_what_to_install(monkeypatch: pytest.Mo
     model = hosted("gemini/gemini-3-pro", api_key="k")
     with pytest.raises(ConfigurationError, match=r"patchbay-tools\[gemini\]"):
         run(model, reply_of(model, [QUESTION]))
-
-
-def test_a_model_by_name_runs_in_a_tool_runner() -> None:
-    def get_weather(city: str) -> str:
-        """Tell the weather."""
-        return f"clear in {city}"
-
-    with ChatServer([calls(("get_weather", '{"city": "Rome"}'), reasoning_content="hm"), "Clear."]) as server:
-        model = hosted(f"{server.url}#m")
-
-        async def turn() -> Any:
-            return await ToolRunner(model, tools=[get_weather]).run("How is Rome?")
-
-        assert "Clear." == run(model, turn()).content
-    assert "hm" == server.bodies[1]["messages"][1]["reasoning_content"]
-    assert "clear in Rome" == server.bodies[1]["messages"][2]["content"]
 
 
 def test_naming_a_model_loads_no_vendors_package() -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import openai
 import pytest
 
-from support.chat_clients import Proxy, running_proxy, sdk_client, wrapped_client
-from support.scripted_server import SharedUpstream
+from support.chat_clients import ChatResponse, Proxy, Response, chat, http_request, running_proxy, sdk_client, wrapped_client
+from support.fenced_texts import TOOLS
+from support.scripted_server import RecordedRequest, SharedUpstream
+
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="session")
@@ -40,22 +43,62 @@ def proxies(upstream: SharedUpstream) -> Iterator[Callable[..., Proxy]]:
         yield start
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "stream"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    """Request a whole response, and a stream."""
+    return bool(request.param)
+
+
+class Wire:
+    """A client of a model, which answers what it is told."""
+
+    def __init__(self, upstream: SharedUpstream, model: str, connect: Callable[..., openai.OpenAI]) -> None:
+        self.upstream = upstream
+        self.model = model
+        self.connect = connect
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests that reached the model's server."""
+        return self.upstream.seen[self.model]
+
+    def ask(
+        self,
+        *answers: Any,
+        stream: bool,
+        mode: str = "text",
+        retries: int = 0,
+        options: dict[str, Any] | None = None,
+        **body: Any,
+    ) -> ChatResponse:
+        """Queue the model's answers, and ask it once. ``options`` are the wrapper's or the proxy's."""
+        if answers:
+            self.upstream.on(self.model, *answers)
+        client = self.connect(mode, **(options or {})).with_options(max_retries=retries)
+        body = {"tools": TOOLS, **body} if "functions" not in body else body
+        return chat(client, self.model, stream=stream, **body)
+
+
 @pytest.fixture(params=["wrap", "proxy"])
-def connect(request: pytest.FixtureRequest, upstream: SharedUpstream) -> Iterator[Callable[..., openai.OpenAI]]:
-    """An ``openai.OpenAI`` for a text-only model: wrapped, or pointed at a proxy. Called with ``tools="text"`` or another mode."""
+def wire(request: pytest.FixtureRequest, upstream: SharedUpstream, model: str) -> Iterator[Wire]:
+    """A wrapped client, and one that is pointed at a proxy."""
     with ExitStack() as stack:
 
-        def client(tools: str = "text", **options: Any) -> openai.OpenAI:
+        def connect(tools: str, **options: Any) -> openai.OpenAI:
             if request.param == "wrap":
                 return stack.enter_context(wrapped_client(upstream.url, tools=tools, **options))
             flags = [flag for name, value in options.items() for flag in (f"--{name.replace('_', '-')}", str(value))]
             proxy = request.getfixturevalue("proxies")("--tools", tools, *flags)
             return stack.enter_context(sdk_client(proxy.url))
 
-        yield client
+        yield Wire(upstream, model, connect)
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "stream"])
-def stream(request: pytest.FixtureRequest) -> bool:
-    """Request a whole response, and a stream."""
-    return bool(request.param)
+@pytest.fixture
+def post(proxies: Callable[..., Proxy]) -> Callable[..., Response]:
+    """Send a body to a proxy of a text-only model."""
+
+    def post(body: Any) -> Response:
+        return http_request(proxies("--tools", "text").port, "POST", CHAT, body, {"content-type": "application/json"})
+
+    return post

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 
 from patchbay.testing.script import Message, Raw, Text, error, events
 from support.chat_clients import chat, sdk_client
 from support.fenced_texts import ROME, TOOLS, block, words
-from support.scripted_server import SharedUpstream, chunk
-
-Connect = Callable[..., openai.OpenAI]
+from support.scripted_server import chunk, completion, json_body
 
 CUT = 'Sure.\n```tool_call\n{"name": "get_weather", "arguments": {"city":"Ro'
 UNREADABLE = 'Hello\n```tool_call\n{"name": a}\n```\nBye'
@@ -38,24 +34,18 @@ READINGS: dict[str, tuple[Text, str, list[tuple[str, str]], str]] = {
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_text_calls_and_finish_reason_are_read(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reading: str
-) -> None:
+def test_text_calls_and_finish_reason_are_read(wire, stream, reading):
     written, content, calls, reason = READINGS[reading]
-    upstream.on(model, written)
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    shown = answer.first.content or ""
-    assert (content, calls, reason) == (shown.strip() if calls else shown, answer.first.calls, answer.first.finish_reason)
-    assert len(calls) == len(set(answer.first.ids)) == sum(map(bool, answer.first.ids))
+    answer = wire.ask(written, stream=stream).first
+    shown = answer.content or ""
+    assert (content, calls, reason) == (shown.strip() if calls else shown, answer.calls, answer.finish_reason)
+    assert len(calls) == len(set(answer.ids)) == sum(map(bool, answer.ids))
 
 
 @pytest.mark.parametrize("reason", ["length", "stop"])
-def test_truncated_call_finishes_with_length(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, reason: str
-) -> None:
-    upstream.on(model, Text(CUT, finish_reason=reason))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert ("length", ["Sure."]) == (answer.first.finish_reason, words(answer.first.content))
+def test_truncated_call_finishes_with_length(wire, stream, reason):
+    answer = wire.ask(Text(CUT, finish_reason=reason), stream=stream).first
+    assert ("length", ["Sure."]) == (answer.finish_reason, words(answer.content))
 
 
 NATIVE = {"id": "call_native1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
@@ -63,40 +53,23 @@ NATIVE = {"id": "call_native1", "type": "function", "function": {"name": "get_we
 
 @pytest.mark.parametrize("mode", ["auto", "native", "text"])
 @pytest.mark.parametrize("content", [None, "I will look it up."], ids=["alone", "with text"])
-def test_native_calls_are_kept(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str, content: str | None
-) -> None:
-    upstream.on(model, Message({"role": "assistant", "content": content, "tool_calls": [NATIVE]}, finish_reason="tool_calls"))
-    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    assert (["call_native1"], "tool_calls") == (answer.first.ids, answer.first.finish_reason)
-    assert (content or "") == (answer.first.content or "")
+def test_native_calls_are_kept(wire, stream, mode, content):
+    message = Message({"role": "assistant", "content": content, "tool_calls": [NATIVE]}, finish_reason="tool_calls")
+    answer = wire.ask(message, stream=stream, mode=mode).first
+    assert ([WEATHER], ["call_native1"], "tool_calls") == (answer.calls, answer.ids, answer.finish_reason)
+    assert (content or "") == (answer.content or "")
 
 
 @pytest.mark.parametrize("mode", ["auto", "text"])
-def test_refusal_is_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str) -> None:
-    upstream.on(model, Message({"role": "assistant", "content": None, "refusal": "I will not."}))
-    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal"])
+def test_reasoning_and_refusals_of_the_upstream_are_kept(wire, stream, mode, key):
+    content = None if key == "refusal" else f"Sure.\n{block(ROME)}"
+    answer = wire.ask(Message({"role": "assistant", key: "I wonder.", "content": content}), stream=stream, mode=mode)
+    assert ([] if content is None else [WEATHER]) == answer.first.calls
+    found = [answer.first.extra]
     if stream:
-        assert "I will not." == "".join(c.choices[0].delta.refusal or "" for c in answer.chunks if c.choices)
-    else:
-        assert "I will not." == answer.first.extra["refusal"]
-
-
-@pytest.mark.parametrize("mode", ["auto", "text"])
-@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-def test_reasoning_fields_of_the_upstream_are_kept(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str, key: str
-) -> None:
-    upstream.on(model, Message({"role": "assistant", key: "I wonder.", "content": f"Sure.\n{block(ROME)}"}))
-    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    if stream:
-        deltas = [c.choices[0].delta.model_dump() for c in answer.chunks if c.choices]
-        shown = "".join(delta.get(key) or delta.get("reasoning_content") or "" for delta in deltas)
-    else:
-        shown = answer.first.extra.get(key) or answer.first.extra.get("reasoning_content")
-    assert "I wonder." == shown
+        found = [c.choices[0].delta.model_dump() for c in answer.chunks if c.choices]
+    assert "I wonder." == "".join(each.get(key) or each.get("reasoning_content") or "" for each in found)
 
 
 EXTRAS = {
@@ -106,87 +79,67 @@ EXTRAS = {
     "audio": {"id": "audio_1", "data": "AAAA", "expires_at": 9, "transcript": "hello"},
     "vendor_field": {"kept": True},
 }
+LOGPROBS = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}], "refusal": None}
 
 
-def test_fields_of_a_whole_response_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    logprobs = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}], "refusal": None}
-    message = {"role": "assistant", "content": "Hi", "refusal": None, **EXTRAS}
-    completion = {
-        "id": "chatcmpl-9", "object": "chat.completion", "created": 7, "model": model, "system_fingerprint": "fp_1",
-        "service_tier": "default", "vendor_top": 1,
-        "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop", "vendor_choice": 2}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
-    }  # fmt: skip
-    upstream.on(model, Raw([json.dumps(completion).encode()], content_type="application/json"))
-    raw = chat(connect(), model, stream=False, tools=TOOLS).raw.model_dump(exclude_unset=True)
-    assert "fp_1" == raw["system_fingerprint"]
-    assert (1, 2) == (raw["vendor_top"], raw["choices"][0]["vendor_choice"])
-    assert logprobs == raw["choices"][0]["logprobs"]
-    for key, value in EXTRAS.items():
-        assert value == raw["choices"][0]["message"][key]
+def test_fields_of_a_whole_response_are_kept(wire):
+    whole = completion(wire.model, {"content": "Hi", "refusal": None, **EXTRAS}, system_fingerprint="fp_1", vendor_top=1)
+    whole["choices"][0] |= {"logprobs": LOGPROBS, "vendor_choice": 2}
+    raw = wire.ask(json_body(whole), stream=False).raw.model_dump(exclude_unset=True)
+    given = raw["choices"][0]
+    assert ("fp_1", 1, 2, LOGPROBS) == (raw["system_fingerprint"], raw["vendor_top"], given["vendor_choice"], given["logprobs"])
+    assert EXTRAS == {name: given["message"][name] for name in EXTRAS}
 
 
-def test_fields_of_a_streamed_response_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    logprobs = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}], "refusal": None}
-    first = {**chunk(model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1", "vendor_top": 1}
-    first["choices"][0]["logprobs"] = logprobs
-    upstream.on(model, Raw([events(first, chunk(model, finish_reason="stop"))]))
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    dumped = [c.model_dump(exclude_unset=True) for c in answer.chunks]
-    assert "fp_1" in [c.get("system_fingerprint") for c in dumped]
-    assert 1 in [c.get("vendor_top") for c in dumped]
-    assert logprobs == answer.first.extra["logprobs"]
-    for key, value in EXTRAS.items():
-        assert value == answer.first.extra[key]
+@pytest.mark.parametrize("mode", ["text", "auto"])
+def test_fields_of_a_streamed_response_are_kept(wire, mode):
+    """In auto mode the first response is buffered until it is known whether to retry."""
+    first = {**chunk(wire.model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1", "vendor_top": 1}
+    first["choices"][0]["logprobs"] = LOGPROBS
+    chunks = first, chunk(wire.model, refusal="No."), chunk(wire.model, finish_reason="stop")
+    answer = wire.ask(Raw([events(*chunks)]), stream=True, mode=mode)
+    assert ("Hi", "No.") == (answer.first.content, answer.first.extra["refusal"])
+    assert EXTRAS == {name: answer.first.extra[name] for name in EXTRAS}
+    if mode == "text":
+        dumped = [c.model_dump(exclude_unset=True) for c in answer.chunks]
+        assert "fp_1" in [c.get("system_fingerprint") for c in dumped]
+        assert 1 in [c.get("vendor_top") for c in dumped]
+        assert LOGPROBS == answer.first.extra["logprobs"]
 
 
 @pytest.mark.parametrize("text", ["Just prose.", f"Sure.\n{block(ROME)}\n"], ids=["prose", "call"])
-def test_usage_has_its_own_chunk_with_empty_choices(connect: Connect, upstream: SharedUpstream, model: str, text: str) -> None:
-    upstream.on(model, text)
-    answer = chat(connect(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
-    with_usage = [c for c in answer.chunks if c.usage is not None]
-    assert 1 == len(with_usage)
-    assert answer.chunks[-1] is with_usage[0]
-    assert [] == with_usage[0].choices
-    assert with_usage[0].usage.total_tokens > 0
+def test_usage_has_its_own_chunk_with_empty_choices(wire, text):
+    answer = wire.ask(text, stream=True, stream_options={"include_usage": True})
+    (with_usage,) = [c for c in answer.chunks if c.usage is not None]
+    assert answer.chunks[-1] is with_usage
+    assert ([], True) == (with_usage.choices, with_usage.usage.total_tokens > 0)
 
 
-def test_usage_on_the_finish_chunk_is_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    last = {**chunk(model, finish_reason="stop"), "usage": usage}
-    upstream.on(model, Raw([events(chunk(model, role="assistant", content="Hi"), last)]))
-    answer = chat(connect(), model, stream=True, tools=TOOLS, stream_options={"include_usage": True})
-    assert 3 == answer.usage.total_tokens
+def test_usage_on_the_finish_chunk_is_kept(wire):
+    last = {**chunk(wire.model, finish_reason="stop"), "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
+    written = Raw([events(chunk(wire.model, role="assistant", content="Hi"), last)])
+    assert 3 == wire.ask(written, stream=True, stream_options={"include_usage": True}).usage.total_tokens
 
 
-def test_interleaved_choices_of_a_stream_are_kept_apart(connect: Connect, upstream: SharedUpstream, model: str) -> None:
+def test_interleaved_choices_of_a_stream_are_kept_apart(wire):
     texts = {0: f"Zero.\n{block(ROME)}\n", 1: "One only talks."}
-    chunks = [chunk(model, index, role="assistant", content="") for index in texts]
+    chunks = [chunk(wire.model, index, role="assistant", content="") for index in texts]
     for at in range(max(map(len, texts.values()))):
-        chunks += [chunk(model, index, content=text[at]) for index, text in texts.items() if at < len(text)]
-    chunks += [chunk(model, index, "stop") for index in texts]
-    upstream.on(model, Raw([events(*chunks)]))
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.choices[0].calls
-    assert (["Zero."], "tool_calls") == (words(answer.choices[0].content), answer.choices[0].finish_reason)
-    assert ("One only talks.", [], "stop") == (
-        answer.choices[1].content, answer.choices[1].calls, answer.choices[1].finish_reason
-    )  # fmt: skip
+        chunks += [chunk(wire.model, index, content=text[at]) for index, text in texts.items() if at < len(text)]
+    chunks += [chunk(wire.model, index, "stop") for index in texts]
+    zero, one = wire.ask(Raw([events(*chunks)]), stream=True).choices.values()
+    assert ([WEATHER], ["Zero."], "tool_calls") == (zero.calls, words(zero.content), zero.finish_reason)
+    assert ("One only talks.", [], "stop") == (one.content, one.calls, one.finish_reason)
 
 
-def test_each_of_two_choices_has_its_call(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, f"Sure.\n{block(ROME)}\n")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, n=2)
-    assert {0, 1} == set(answer.choices)
-    for choice in answer.choices.values():
-        assert [("get_weather", '{"city": "Rome"}')] == choice.calls
-        assert "tool_calls" == choice.finish_reason
+def test_each_of_two_choices_has_its_call(wire, stream):
+    answer = wire.ask(f"Sure.\n{block(ROME)}\n", stream=stream, n=2)
+    assert {0: ([WEATHER], "tool_calls"), 1: ([WEATHER], "tool_calls")} == {
+        index: (choice.calls, choice.finish_reason) for index, choice in answer.choices.items()
+    }
 
 
-def test_deeply_nested_arguments_and_results_of_the_history_are_sent_to_the_model(
-    connect: Connect, upstream: SharedUpstream, model: str
-) -> None:
-    upstream.on(model, "Done.")
+def test_deeply_nested_arguments_and_results_of_the_history_are_sent_to_the_model(wire):
     deep = "[" * 5000 + "]" * 5000
     call = {"id": "c1", "type": "function", "function": {"name": "set_opts", "arguments": f'{{"v": {deep}}}'}}
     messages = [
@@ -194,89 +147,58 @@ def test_deeply_nested_arguments_and_results_of_the_history_are_sent_to_the_mode
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": deep},
     ]
-    assert "Done." == chat(connect(), model, stream=False, tools=TOOLS, messages=messages).first.content
-    assert 2 == upstream.seen[model][0].prompt().count(deep)
+    assert "Done." == wire.ask("Done.", stream=False, messages=messages).first.content
+    assert 2 == wire.requests[0].prompt().count(deep)
 
 
-def test_written_reasoning_is_a_field_of_its_own(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, f"<think>Hm.</think>\nSure.\n{block(ROME)}")
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    assert ("Hm.", ["Sure."]) == ((answer.first.reasoning or "").strip(), words(answer.first.content))
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
+@pytest.mark.parametrize(
+    ("mode", "written", "reasoning", "content", "calls"),
+    [
+        ("text", f"<think>Hm.</think>\nSure.\n{block(ROME)}", "Hm.", ["Sure."], [WEATHER]),
+        ("text", "<think>\n\n</think>\n\nHello.", None, ["Hello."], []),
+        ("auto", "<think>\n\n</think>\n\nHello.", None, ["Hello."], []),
+    ],
+)
+def test_written_reasoning_is_a_field_of_its_own(wire, stream, mode, written, reasoning, content, calls):
+    answer = wire.ask(written, stream=stream, mode=mode).first
+    assert (reasoning, content, calls) == (answer.reasoning and answer.reasoning.strip(), words(answer.content), answer.calls)
 
 
 @pytest.mark.parametrize("tag", ["CALL", "call"])
-def test_configured_tag_is_prompted_and_recognised(
-    upstream: SharedUpstream, proxies: Callable[..., Any], model: str, stream: bool, tag: str
-) -> None:
+def test_configured_tag_is_prompted_and_recognised(upstream, proxies, model, stream, tag):
     upstream.on(model, block(ROME, label="CALL"))
     with sdk_client(proxies("--tools", "text", "--tag", tag).url) as client:
-        answer = chat(client, model, stream=stream, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
+        assert [WEATHER] == chat(client, model, stream=stream, tools=TOOLS).first.calls
     assert f"```{tag}" in upstream.seen[model][0].json["messages"][0]["content"]
-
-
-@pytest.mark.parametrize("mode", ["text", "auto"])
-def test_empty_reasoning_is_left_out(connect: Connect, upstream: SharedUpstream, model: str, stream: bool, mode: str) -> None:
-    upstream.on(model, "<think>\n\n</think>\n\nHello.")
-    answer = chat(connect(mode), model, stream=stream, tools=TOOLS)
-    assert ("Hello.", None, "stop") == (answer.first.content, answer.first.reasoning, answer.first.finish_reason)
 
 
 SURROGATES = '```tool_call\n{"name": "search", "arguments": {"q": "a \ud83d\ude00 b \ud800 c"}}\n```'
 
 
-def test_surrogate_pairs_are_read_in_any_split(connect: Connect, upstream: SharedUpstream, model: str) -> None:
+def with_surrogates(*chunks: Any) -> Raw:
+    """Chunks as a server sends them that writes halves of characters as escapes."""
+    return Raw(["".join(f"data: {json.dumps(each)}\n\n" for each in chunks).encode() + b"data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_surrogate_pairs_are_read_in_any_split(wire, size):
     """A server that counts UTF-16 units may cut a character in two; JSON can write either half."""
-    for size in (1, 2, 7, 1000):
-        deltas = [chunk(model, content=SURROGATES[at : at + size]) for at in range(0, len(SURROGATES), size)]
-        wire = "".join(f"data: {json.dumps(each)}\n\n" for each in [chunk(model, role="assistant", content=""), *deltas])
-        end = f"data: {json.dumps(chunk(model, finish_reason='stop'))}\n\ndata: [DONE]\n\n"
-        upstream.on(f"{model}-{size}", Raw([(wire + end).encode()]))
-        answer = chat(connect(), f"{model}-{size}", stream=True, tools=TOOLS)
-        assert (["search"], "tool_calls") == ([name for name, _ in answer.first.calls], answer.first.finish_reason)
-        arguments = json.loads(answer.first.calls[0][1])["q"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        assert arguments in ("a \U0001f600 b \ufffd c", "a \ufffd\ufffd b \ufffd c"), size
+    deltas = [chunk(wire.model, content=SURROGATES[at : at + size]) for at in range(0, len(SURROGATES), size)]
+    written = with_surrogates(chunk(wire.model, role="assistant", content=""), *deltas, chunk(wire.model, finish_reason="stop"))
+    answer = wire.ask(written, stream=True).first
+    assert (["search"], "tool_calls") == ([name for name, _ in answer.calls], answer.finish_reason)
+    arguments = json.loads(answer.calls[0][1])["q"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert arguments in ("a \U0001f600 b \ufffd c", "a \ufffd\ufffd b \ufffd c")
 
 
-def test_lone_surrogate_in_prose_is_sent(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
+def test_lone_surrogate_in_prose_is_sent(wire, stream):
     text = "before \ud800 after\x00."
+    written = json_body(completion(wire.model, {"content": text + " More."}))
     if stream:
-        wire = "".join(
-            f"data: {json.dumps(each)}\n\n"
-            for each in [
-                chunk(model, role="assistant", content=text),
-                chunk(model, content=" More."),
-                chunk(model, finish_reason="stop"),
-            ]
-        )
-        upstream.on(model, Raw([(wire + "data: [DONE]\n\n").encode()]))
-    else:
-        message = {"role": "assistant", "content": text + " More."}
-        body = {
-            "id": "c",
-            "object": "chat.completion",
-            "created": 7,
-            "model": model,
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        }
-        upstream.on(model, Raw([json.dumps(body).encode()], content_type="application/json"))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS)
-    content = (answer.first.content or "").replace("\ud800", "\ufffd")
+        deltas = chunk(wire.model, role="assistant", content=text), chunk(wire.model, content=" More.")
+        written = with_surrogates(*deltas, chunk(wire.model, finish_reason="stop"))
+    content = (wire.ask(written, stream=stream).first.content or "").replace("\ud800", "\ufffd")
     assert "before \ufffd after\x00. More." == content.replace("\ufffd\ufffd\ufffd", "\ufffd")
-
-
-def test_fields_of_a_buffered_stream_are_kept(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    """In auto mode the first response is buffered until it is known whether to retry."""
-    first = {**chunk(model, role="assistant", content="Hi", **EXTRAS), "system_fingerprint": "fp_1"}
-    refusal = chunk(model, refusal="No.")
-    wire = "".join(f"data: {json.dumps(each)}\n\n" for each in [first, refusal, chunk(model, finish_reason="stop")])
-    upstream.on(model, Raw([(wire + "data: [DONE]\n\n").encode()]))
-    answer = chat(connect("auto"), model, stream=True, tools=TOOLS)
-    assert "Hi" == answer.first.content
-    assert "No." == answer.first.extra["refusal"]
-    for key, value in EXTRAS.items():
-        assert value == answer.first.extra[key]
 
 
 FAILURES = {
@@ -286,10 +208,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_first_response_is_sent_if_the_probe_fails(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, failure: Raw
-) -> None:
+def test_first_response_is_sent_if_the_probe_fails(wire, stream, failure):
     """In auto mode a second request finds out whether tools were ignored: its failure does not concern the client."""
-    upstream.on(model, "It is sunny.", failure)
-    answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
-    assert ("It is sunny.", "stop") == (answer.first.content, answer.first.finish_reason)
+    answer = wire.ask("It is sunny.", failure, stream=stream, mode="auto").first
+    assert ("It is sunny.", "stop") == (answer.content, answer.finish_reason)

@@ -7,21 +7,20 @@ import importlib
 import json
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 
 import openai
 import pytest
 
 from patchbay.testing.script import DONE, Raw, Text, events, pieces
-from support.chat_clients import Proxy, chat, http_request, sse_payloads
+from support.chat_clients import sse_payloads
 from support.fenced_texts import ROME, TOOLS, block, words
-from support.scripted_server import PATIENCE, SharedUpstream, chunk, completion, json_body
-
-Connect = Callable[..., openai.OpenAI]
-Proxies = Callable[..., Proxy]
+from support.scripted_server import PATIENCE, chunk, completion, json_body
 
 HTTP_CLIENTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]
 """What the ``openai`` package may stand on; which one depends on its version."""
+WEATHER = [("get_weather", '{"city": "Rome"}')]
 
 FAILURES = {
     "error object in a data line": b'data: {"error":{"message":"CUDA OOM"}}\n\n',
@@ -33,36 +32,24 @@ FAILURES = {
 }
 
 
+def hello(model: str) -> bytes:
+    """The beginning of an answer."""
+    return events(chunk(model, role="assistant", content="Hello, this was"), done=False)
+
+
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "after text"])
-def test_error_inside_a_stream_is_raised(
-    connect: Connect, upstream: SharedUpstream, model: str, failure: bytes, begun: bool
-) -> None:
-    before = events(chunk(model, role="assistant", content="Hello, this was"), done=False) if begun else b""
-    upstream.on(model, Raw([before + failure + DONE]))
+def test_error_inside_a_stream_is_raised(wire, failure, begun):
     with pytest.raises(openai.APIError, match="CUDA OOM"):
-        chat(connect(), model, stream=True, tools=TOOLS)
+        wire.ask(Raw([(hello(wire.model) if begun else b"") + failure + DONE]), stream=True)
 
 
-def test_text_after_the_finish_reason_is_tolerated(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    chunks = (
-        chunk(model, role="assistant", content="Hello."),
-        chunk(model, finish_reason="stop"),
-        chunk(model, content=" Late."),
-    )
-    upstream.on(model, Raw([events(*chunks)]))
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    assert answer.first.content in ("Hello.", "Hello. Late.")
-    assert "stop" == answer.first.finish_reason
-
-
-def test_error_event_is_the_last_of_a_proxied_stream(proxies: Proxies, upstream: SharedUpstream, model: str) -> None:
-    before = events(chunk(model, role="assistant", content="Hello, this was"), done=False)
+def test_error_event_is_the_last_of_a_proxied_stream(proxies, upstream, model):
     shown = threading.Event()
-    upstream.on(model, Raw([before, shown, FAILURES["error object in a data line"] + DONE]))
+    upstream.on(model, Raw([hello(model), shown, FAILURES["error object in a data line"] + DONE]))
     body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": True}
-    connection = http.client.HTTPConnection("127.0.0.1", proxies("--tools", "text").port, timeout=PATIENCE)
-    try:
+    port = proxies("--tools", "text").port
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
         begun = response.readline()
@@ -70,48 +57,35 @@ def test_error_event_is_the_last_of_a_proxied_stream(proxies: Proxies, upstream:
             begun += response.readline()
         shown.set()
         payloads = sse_payloads(begun + response.read())
-    finally:
-        connection.close()
-    assert 200 == response.status
-    assert "[DONE]" not in payloads
+    assert (200, False) == (response.status, "[DONE]" in payloads)
     assert "CUDA OOM" in json.loads(payloads[-1])["error"]["message"]
 
 
-def test_error_object_with_status_200_is_raised(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, Raw([b'{"error":{"message":"CUDA OOM"}}'], content_type="application/json"))
+def test_error_object_with_status_200_is_raised(wire, stream):
     with pytest.raises(openai.APIError, match="CUDA OOM"):
-        chat(connect(), model, stream=stream, tools=TOOLS)
+        wire.ask(Raw([b'{"error":{"message":"CUDA OOM"}}'], content_type="application/json"), stream=stream)
 
 
 @pytest.mark.parametrize("as_event", [False, True], ids=["JSON", "one event"])
-def test_whole_completion_in_place_of_a_stream_is_streamed(
-    connect: Connect, upstream: SharedUpstream, model: str, as_event: bool
-) -> None:
-    whole = completion(
-        model, {"content": f"Sure.\n{block(ROME)}"}, usage={"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    )
-    upstream.on(model, Raw([events(whole)]) if as_event else json_body(whole))
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    assert (["Sure."], "tool_calls") == (words(answer.first.content), answer.first.finish_reason)
+def test_whole_completion_in_place_of_a_stream_is_streamed(wire, as_event):
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    whole = completion(wire.model, {"content": f"Sure.\n{block(ROME)}"}, usage=usage)
+    answer = wire.ask(Raw([events(whole)]) if as_event else json_body(whole), stream=True).first
+    assert (WEATHER, ["Sure."], "tool_calls") == (answer.calls, words(answer.content), answer.finish_reason)
 
 
 @pytest.mark.parametrize("end", ["clean", "cut"])
 @pytest.mark.parametrize("half", [b"", b'data: {"choices":[{"ind'], ids=["whole lines", "half a line"])
-def test_truncated_stream_is_an_error(connect: Connect, upstream: SharedUpstream, model: str, end: str, half: bytes) -> None:
-    begun = events(chunk(model, role="assistant", content="Hello, this was"), done=False)
-    upstream.on(model, Raw([begun + half], end=end))
+def test_truncated_stream_is_an_error(wire, end, half):
     # Before its version 3.20 the package passes on what its HTTP client raises in mid-stream.
     with pytest.raises((openai.OpenAIError, *(library.TransportError for library in HTTP_CLIENTS))):
-        chat(connect(), model, stream=True, tools=TOOLS)
+        wire.ask(Raw([hello(wire.model) + half], end=end), stream=True)
 
 
-def test_stream_with_a_finish_reason_and_without_done_is_complete(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    upstream.on(
-        model, Raw([events(chunk(model, role="assistant", content="Hi"), chunk(model, finish_reason="stop"), done=False)])
-    )
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    assert ("Hi", "stop") == (answer.first.content, answer.first.finish_reason)
+@pytest.mark.parametrize("data", [b"", DONE, b": comment\n\n"])
+def test_empty_event_stream_is_an_error(wire, data):
+    with pytest.raises(openai.APIError):
+        wire.ask(Raw([data]), stream=True)
 
 
 @pytest.mark.parametrize(
@@ -127,21 +101,10 @@ def test_stream_with_a_finish_reason_and_without_done_is_complete(connect: Conne
         (b'{"choices": [{"index": 0, "message": "text"}]}', "application/json"),
     ],
 )
-def test_unreadable_response_is_502(
-    proxies: Proxies, upstream: SharedUpstream, model: str, stream: bool, body: bytes, kind: str
-) -> None:
+def test_unreadable_response_is_502(post, upstream, model, stream, body, kind):
     upstream.on(model, Raw([body], content_type=kind))
-    request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream}
-    response = http_request(proxies("--tools", "text").port, "POST", "/v1/chat/completions", request)
-    assert 502 == response.status
-    assert response.json["error"]["message"]
-
-
-def test_empty_event_stream_is_an_error(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    for suffix, data in (("a", b""), ("b", DONE), ("c", b": comment\n\n")):
-        upstream.on(model + suffix, Raw([data]))
-        with pytest.raises(openai.APIError):
-            chat(connect(), model + suffix, stream=True, tools=TOOLS)
+    response = post({"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream})
+    assert (502, True) == (response.status, bool(response.json["error"]["message"]))
 
 
 def stream_of(model: str) -> bytes:
@@ -175,16 +138,12 @@ WRITINGS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
 @pytest.mark.parametrize("writing", WRITINGS.values(), ids=WRITINGS)
-def test_stream_is_read_in_any_spelling_and_split(
-    upstream: SharedUpstream, connect: Connect, model: str, writing: Callable[[bytes], bytes], size: int
-) -> None:
-    upstream.on(model, Raw(pieces(writing(stream_of(model)), size)))
-    answer = chat(connect(), model, stream=True, tools=TOOLS)
-    assert [("get_weather", '{"city": "Rome"}')] == answer.first.calls
-    assert (["Caf\u00e9", "\U0001f600."], "tool_calls") == (words(answer.first.content), answer.first.finish_reason)
+def test_stream_is_read_in_any_spelling_and_split(wire, writing, size):
+    answer = wire.ask(Raw(pieces(writing(stream_of(wire.model)), size)), stream=True).first
+    assert WEATHER == answer.calls
+    assert (["Caf\u00e9", "\U0001f600."], "tool_calls") == (words(answer.content), answer.finish_reason)
 
 
-def test_line_separators_in_text_are_kept(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
+def test_line_separators_in_text_are_kept(wire, stream):
     text = "line\u2028para\u2029nel\x85vt\x0bff\x0cfs\x1c end\r\ncr\rlf\n\ndata: x\n\n[DONE]"
-    upstream.on(model, Text(text, piece=3))
-    assert text == chat(connect(), model, stream=stream, tools=TOOLS).first.content
+    assert text == wire.ask(Text(text, piece=3), stream=stream).first.content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -10,15 +9,12 @@ import pytest
 
 from patchbay import ToolChoiceError
 from patchbay.testing.script import Message, Raw, error
-from support.chat_clients import Proxy, chat, http_request
 from support.fenced_texts import OSLO, ROME, TOOLS, block
-from support.scripted_server import SharedUpstream
-
-Connect = Callable[..., openai.OpenAI]
 
 SEARCH = '{"name": "search", "arguments": {"q": "x"}}'
 WEATHER_CALL = [("get_weather", '{"city": "Rome"}')]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
+FUNCTIONS = [tool["function"] for tool in TOOLS]
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:
@@ -36,13 +32,10 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     ],
     ids=["one call at a time", "none", "a call despite none"],
 )
-def test_response_has_the_calls_that_the_request_allows(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, options: Any, texts: list[str], calls: Any
-) -> None:
-    upstream.on(model, *texts)
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, **options)
-    assert (calls, "tool_calls" if calls else "stop") == (answer.first.calls, answer.first.finish_reason)
-    assert (answer.first.content or "").strip() == ("Sure." if calls else "It is sunny.")
+def test_response_has_the_calls_that_the_request_allows(wire, stream, options, texts, calls):
+    answer = wire.ask(*texts, stream=stream, **options).first
+    assert (calls, "tool_calls" if calls else "stop") == (answer.calls, answer.finish_reason)
+    assert ("Sure." if calls else "It is sunny.") == (answer.content or "").strip()
 
 
 @pytest.mark.parametrize(
@@ -57,80 +50,60 @@ def test_response_has_the_calls_that_the_request_allows(
     ],
     ids=["required", "named-text", "named-other", "allowed-other", "allowed-required-text", "required-unknown"],
 )
-def test_response_that_violates_tool_choice_is_discarded_and_retried(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, choice: Any, disobeying: str
-) -> None:
-    upstream.on(model, disobeying, block(ROME))
-    answer = chat(connect(), model, stream=stream, tools=TOOLS, tool_choice=choice)
-    assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-    assert not (answer.first.content or "").strip()
-    assert 2 == len(upstream.seen[model])
+def test_response_that_violates_tool_choice_is_discarded_and_retried(wire, stream, choice, disobeying):
+    answer = wire.ask(disobeying, block(ROME), stream=stream, tool_choice=choice).first
+    assert (WEATHER_CALL, "tool_calls", "") == (answer.calls, answer.finish_reason, (answer.content or "").strip())
+    assert 2 == len(wire.requests)
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_unmet_tool_choice_is_502_after_three_attempts(
-    upstream: SharedUpstream, proxies: Callable[..., Proxy], model: str, stream: bool, choice: Any
-) -> None:
+def test_unmet_tool_choice_is_502_after_three_attempts(upstream, post, model, stream, choice):
     upstream.on(model, "It is sunny.")
     request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": stream}
-    response = http_request(proxies("--tools", "text").port, "POST", "/v1/chat/completions", {**request, "tool_choice": choice})
+    response = post({**request, "tool_choice": choice})
     assert (502, "tool_choice_unmet") == (response.status, response.json["error"]["code"])
     assert 3 == len(upstream.seen[model])
 
 
-def test_unmet_tool_choice_is_not_retried_by_the_client(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
-) -> None:
-    upstream.on(model, "It is sunny.")
+def test_unmet_tool_choice_is_not_retried_by_the_client(wire, stream):
     with pytest.raises((ToolChoiceError, openai.APIError)) as caught:
-        chat(connect().with_options(max_retries=2), model, stream=stream, tools=TOOLS, tool_choice="required")
-    assert "tool_choice_unmet" == caught.value.code
-    assert 3 == len(upstream.seen[model])
+        wire.ask("It is sunny.", stream=stream, retries=2, tool_choice="required")
+    assert ("tool_choice_unmet", 3) == (caught.value.code, len(wire.requests))
 
 
-def test_upstream_failure_is_retried_by_the_client(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    upstream.on(model, Raw([b"<html>"], content_type="text/html"), block(ROME))
-    answer = chat(connect().with_options(max_retries=1), model, stream=False, tools=TOOLS)
-    assert WEATHER_CALL == answer.first.calls
+def test_upstream_failure_is_retried_by_the_client(wire):
+    page = Raw([b"<html>"], content_type="text/html")
+    assert WEATHER_CALL == wire.ask(page, block(ROME), stream=False, retries=1).first.calls
 
 
-def test_legacy_functions_are_supported(connect: Connect, upstream: SharedUpstream, model: str, stream: bool) -> None:
-    upstream.on(model, block(ROME))
-    functions = [tool["function"] for tool in TOOLS]
-    answer = chat(connect(), model, stream=stream, functions=functions)
-    assert "get_weather" in upstream.seen[model][0].prompt()
+def test_legacy_functions_are_supported(wire, stream):
+    answer = wire.ask(block(ROME), stream=stream, functions=FUNCTIONS)
+    assert "get_weather" in wire.requests[0].prompt()
     if stream:
         deltas = [c.choices[0].delta.function_call for c in answer.chunks if c.choices and c.choices[0].delta.function_call]
-        name = "".join(delta.name or "" for delta in deltas)
-        arguments = "".join(delta.arguments or "" for delta in deltas)
+        found = "".join(delta.name or "" for delta in deltas), "".join(delta.arguments or "" for delta in deltas)
     else:
         called = answer.raw.choices[0].message.function_call
-        name, arguments = called.name, called.arguments
-    assert WEATHER_CALL == [(name, arguments)]
-    assert "function_call" == answer.first.finish_reason
+        found = called.name, called.arguments
+    assert (WEATHER_CALL, "function_call") == ([found], answer.first.finish_reason)
 
 
-def test_native_function_call_keeps_its_finish_reason(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool
-) -> None:
+def test_native_function_call_keeps_its_finish_reason(wire, stream):
     called = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
-    upstream.on(model, Message({"role": "assistant", "content": None, "function_call": called}, finish_reason="function_call"))
-    answer = chat(connect("native"), model, stream=stream, functions=[tool["function"] for tool in TOOLS])
-    assert "function_call" == answer.first.finish_reason
-    assert called == answer.first.extra["function_call"]
+    message = Message({"role": "assistant", "content": None, "function_call": called}, finish_reason="function_call")
+    answer = wire.ask(message, stream=stream, mode="native", functions=FUNCTIONS).first
+    assert ("function_call", called) == (answer.finish_reason, answer.extra["function_call"])
 
 
-def test_function_call_of_the_history_is_sent_to_the_model(connect: Connect, upstream: SharedUpstream, model: str) -> None:
-    upstream.on(model, "Sunny.")
+def test_function_call_of_the_history_is_sent_to_the_model(wire):
     messages = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": '{"city": "Xanadu"}'}},
         {"role": "function", "name": "get_weather", "content": "sunny in paradise"},
     ]
-    chat(connect(), model, stream=False, tools=TOOLS, messages=messages)
-    sent = upstream.seen[model][0]
-    assert "Xanadu" in sent.prompt()
-    assert "sunny in paradise" in sent.prompt()
+    wire.ask("Sunny.", stream=False, messages=messages)
+    (sent,) = wire.requests
+    assert all(words in sent.prompt() for words in ("Xanadu", "sunny in paradise"))
     assert {"system", "user", "assistant"} >= {message["role"] for message in sent.json["messages"]}
     assert not [message for message in sent.json["messages"] if "function_call" in message]
 
@@ -147,22 +120,16 @@ BAD = block('{"name": "get_weather", "arguments": {"town": "Rome"}}')
     ],
     ids=["repaired", "not repaired", "by default"],
 )
-def test_invalid_arguments_are_retried_in_repair_rounds_only(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, options: Any, texts: Any, arguments: str, requests: int
-) -> None:
-    upstream.on(model, *texts)
-    answer = chat(connect(**options), model, stream=stream, tools=TOOLS)
-    assert ([("get_weather", arguments)], "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-    assert requests == len(upstream.seen[model])
-    assert "'city'" in upstream.seen[model][-1].prompt() or requests == 1
+def test_invalid_arguments_are_retried_in_repair_rounds_only(wire, stream, options, texts, arguments, requests):
+    answer = wire.ask(*texts, stream=stream, options=options).first
+    assert ([("get_weather", arguments)], "tool_calls") == (answer.calls, answer.finish_reason)
+    assert requests == len(wire.requests)
+    assert "'city'" in wire.requests[-1].prompt() or requests == 1
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["400", "ignore"])
-def test_auto_mode_serves_a_model_without_native_tools(
-    connect: Connect, upstream: SharedUpstream, model: str, stream: bool, refuses: bool
-) -> None:
-    refusal = [error(400, f"{model} does not support tools", kind="invalid_request_error")] if refuses else []
-    upstream.on(model, *refusal, block(ROME))
-    answer = chat(connect("auto"), model, stream=stream, tools=TOOLS)
-    assert (WEATHER_CALL, "tool_calls") == (answer.first.calls, answer.first.finish_reason)
-    assert not refuses or "tools" not in upstream.seen[model][-1].json
+def test_auto_mode_serves_a_model_without_native_tools(wire, stream, refuses):
+    refusal = [error(400, f"{wire.model} does not support tools", kind="invalid_request_error")] if refuses else []
+    answer = wire.ask(*refusal, block(ROME), stream=stream, mode="auto").first
+    assert (WEATHER_CALL, "tool_calls") == (answer.calls, answer.finish_reason)
+    assert not refuses or "tools" not in wire.requests[-1].json
