@@ -484,8 +484,6 @@ class _Workers:
             worker.terminate()
 
     def _start(self, place: int, ready: Callable[[str], None] | None = None) -> None:
-        if self._stopping:
-            return
         worker = multiprocessing.get_context("fork").Process(target=self._work, args=(place, os.getpid(), ready))
         worker.start()
         self._places[worker] = place
