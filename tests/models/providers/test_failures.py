@@ -23,6 +23,9 @@ from .chat_servers import calls
 from .conftest import QUESTION, WEATHER, cancel_closes_response, first_event, reply_of, run
 from .wires import KEY, WIRES, Wire
 
+# google-genai derives a class from one of aiohttp's, which aiohttp does not like to see.
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
+
 model_at = WIRES["chat"].model
 
 
