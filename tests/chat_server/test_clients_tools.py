@@ -39,8 +39,18 @@ def client_message(at: Any, *, streamed: bool, **fields: Any) -> tuple[dict[str,
     return text, answer.choices[0].finish_reason, answer.model_extra["patchbay"]
 
 
+BOTH = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+"""One call for each side."""
+
+
 def result(message: dict[str, Any], content: str = "open", at: int = 0) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": message["tool_calls"][at]["id"], "content": content}
+
+
+def begun(at: Any) -> list[dict[str, Any]]:
+    """A conversation in which the client has answered its call."""
+    message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
+    return [USER, message, result(message)]
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -102,16 +112,14 @@ def test_client_and_registry_calls_of_one_reply_each_run_on_their_side(streamed:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_earlier_rounds_are_stored_across_requests(streamed: bool) -> None:
-    def script(body: dict[str, Any]) -> Any:
-        results = sum(message["role"] == "tool" for message in body["messages"])
-        return [
-            calls(call("weather", WEATHER, "a"), content="First."),
-            calls(call("open_door", "{}", "b")),
-            calls(call("weather", WEATHER, "a"), content="Again."),
-            calls(call("open_door", "{}", "b"), call("weather", WEATHER, "c")),
-        ][results] if results < 4 else "done"  # fmt: skip
-
-    with serve_weather(script) as at:
+    rounds = [
+        calls(call("weather", WEATHER, "a"), content="First."),
+        calls(call("open_door", "{}", "b")),
+        calls(call("weather", WEATHER, "a"), content="Again."),
+        calls(call("open_door", "{}", "b"), call("weather", WEATHER, "c")),
+        *["done"] * 9,
+    ]
+    with serve_weather(lambda body: rounds[sum(message["role"] == "tool" for message in body["messages"])]) as at:
         history: list[Any] = [USER]
         for _ in range(2):
             message, reason, _ = client_message(at, streamed=streamed, messages=history, tools=[THEIRS])
@@ -138,28 +146,23 @@ def test_a_text_model_sees_it_all_too() -> None:
 
 
 def test_hidden_turn_ids_are_random_and_unguessable() -> None:
-    both = calls(call("weather", WEATHER, "call_0"), call("open_door", "{}", "call_1"))
-    with serve_weather([both, both]) as at:
-        ids = {client_message(at, streamed=False, tools=[THEIRS])[0]["tool_calls"][0]["id"] for _ in range(2)}
-        assert 2 == len(ids)
-        assert all(len(each) == len("call_") + 32 for each in ids)
+    with serve_weather([BOTH, BOTH]) as at:
+        ids = {begun(at)[2]["tool_call_id"] for _ in range(2)}
+        assert (2, {len("call_") + 32}) == (len(ids), set(map(len, ids)))
 
 
 def test_stored_turn_can_be_continued_twice() -> None:
-    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with serve_weather([both, "one", "two"]) as at:
-        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
+    with serve_weather([BOTH, "one", "two"]) as at:
+        history = begun(at)
         for expected in ("one", "two"):
-            assert expected == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+            assert expected == at.ask(messages=history, tools=[THEIRS]).choices[0].message.content
         assert at.asked[1]["messages"] == at.asked[2]["messages"]
 
 
 @pytest.mark.parametrize("chat", [{"max_kept": 0}, {"max_kept_size": 10}, {"kept_for": 0.0}])
 def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, Any]) -> None:
-    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with serve_weather([both, "done"], chat=chat) as at:
-        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
-        assert "done" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+    with serve_weather([BOTH, "done"], chat=chat) as at:
+        assert "done" == at.ask(messages=begun(at), tools=[THEIRS]).choices[0].message.content
         seen = at.asked[1]["messages"]
         assert_answered_once(seen)
         assert ["user", "assistant", "tool"] == [each["role"] for each in seen]
@@ -167,14 +170,12 @@ def test_client_history_is_used_after_the_stored_turn_expired(chat: dict[str, An
 
 @pytest.mark.parametrize("fields", [{"tools": [THEIRS], "tool_choice": "none"}, {}])
 def test_stored_turn_is_used_even_if_no_tool_may_be_called(fields: dict[str, Any]) -> None:
-    both = calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
-    with serve_weather([both, "done"]) as at:
-        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
+    with serve_weather([BOTH, "done"]) as at:
+        history = begun(at)
         at.server.post("unregister", name="weather")
-        assert "done" == at.ask(messages=[USER, message, result(message)], **fields).choices[0].message.content
+        assert "done" == at.ask(messages=history, **fields).choices[0].message.content
         assert_answered_once(at.asked[1]["messages"])
-        assert 4 == len(at.asked[1]["messages"])
-        assert fields.get("tools") == at.asked[1].get("tools")
+        assert (4, fields.get("tools")) == (len(at.asked[1]["messages"]), at.asked[1].get("tools"))
 
 
 def test_call_removed_from_the_clients_history_is_not_left_dangling() -> None:
@@ -191,15 +192,14 @@ def test_a_long_result_can_still_be_read_when_the_client_has_answered() -> None:
     def script(body: dict[str, Any]) -> Any:
         results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
         if len(results) < 2:
-            return calls(call("weather", WEATHER, "a"), call("open_door", "{}", "b"))
+            return BOTH
         if len(results) == 2:
             return calls(call("read_result", '{"result_id": "result_1", "find": "needle"}', "c"))
         return "found" if "needle" in results[2] else "lost"
 
     hay = "hay " * 20_000
     with serve_weather(script, answers=json_response({"output": f"{hay}needle{hay}"})) as at:
-        message, _, _ = client_message(at, streamed=False, tools=[THEIRS])
-        assert "found" == at.ask(messages=[USER, message, result(message)], tools=[THEIRS]).choices[0].message.content
+        assert "found" == at.ask(messages=begun(at), tools=[THEIRS]).choices[0].message.content
 
 
 def test_call_keeps_the_fields_its_provider_needs_back() -> None:

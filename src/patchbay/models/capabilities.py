@@ -14,6 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -126,41 +127,65 @@ class FormatUse(IntEnum):
     NEVER = 2
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """What a model's server accepts in a request, as far as it is known."""
+
+    roles: Roles = Roles.ALL
+    format_use: FormatUse = FormatUse.BESIDE_TOOLS
+    choice_in_words: bool = False
+    """``tool_choice`` is refused and goes into the prompt."""
+    constraint_alone: bool = False
+    """A client's grammar is refused beside tools."""
+    only_streams: bool = False
+    """It answers in a stream only."""
+    not_added: frozenset[str] = frozenset()
+    """The fields that may not be added to a request."""
+    unsupported: frozenset[Unsupported] = frozenset()
+
+    def describe(self, name: str) -> str:
+        """Say what the field ``name`` means, "" for one that is not worth a line in the log."""
+        if name == "roles":
+            return f"does not take all roles of messages: {_ROLES[self.roles]}"
+        if name == "format_use":
+            return f"takes no response_format {'beside tools' if self.format_use is FormatUse.ALONE else 'at all'}"
+        if name == "choice_in_words":
+            return "takes no tool_choice: it is asked for in the prompt"
+        if name == "unsupported":
+            names = sorted(f"{each}={value.decode()}" if value else each for each, value in self.unsupported)
+            return f"does not take {', '.join(names)}: left out from now on"
+        return ""
+
+
 class ModelCapabilities:
-    """The known capabilities of one model at one server.
-
-    ``refused`` are names of parameters and message fields, ``not_added`` of additions. ``only_streams``: it answers in a stream
-    only. ``streams``: it sends the usage in a stream; None: unknown. ``all_reasoning``: each assistant message must carry its
-    reasoning. ``choice_in_words``: ``tool_choice`` is refused and goes into the prompt. ``constraint_alone``: a client's grammar
-    is refused beside tools.
-    """
-
-    __slots__ = (
-        "_name", "_open_answers", "_unopened", "all_reasoning", "choice_in_words", "constraint_alone", "format_use", "mode",
-        "no_system_role", "not_added", "only_streams", "refused", "roles", "streams", "unsupported",
-    )  # fmt: skip
+    """The known capabilities of one model at one server."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._open_answers = 0
         self._unopened = 0
         self.mode: Literal["native", "text"] | None = None
-        self.choice_in_words = self.constraint_alone = False
-        self.roles = Roles.ALL
-        self.format_use = FormatUse.BESIDE_TOOLS
+        self.accepts = Accepted()
         self.refused: set[str] = set()
-        self.unsupported: set[Unsupported] = set()
-        self.not_added: set[str] = set()
-        self.only_streams = False
+        """Names of parameters and message fields."""
         self.streams: bool | None = None
+        """It sends the usage in a stream; None: unknown."""
         self.all_reasoning = False
+        """Each assistant message must carry its reasoning."""
         self.no_system_role = False
 
     def learn_mode(self, mode: Literal["native", "text"]) -> None:
         """Record how the model takes tools."""
         if self.mode != mode:
             self.mode = mode
-            self._log("The server of the model %s %s", _MODES[mode])
+            self._log(_MODES[mode])
+
+    def learn(self, changes: Mapping[str, Any]) -> None:
+        """Record fields of ``accepts`` that a request has shown."""
+        before, self.accepts = self.accepts, replace(self.accepts, **changes)
+        for name, value in changes.items():
+            if value != getattr(before, name) and (words := self.accepts.describe(name)):
+                self._log(words)
 
     @property
     def probe_due(self) -> bool:
@@ -172,32 +197,6 @@ class ModelCapabilities:
         """Count an answer without a call that decided nothing."""
         self._open_answers += 1
 
-    def learn_choice_in_words(self) -> None:
-        """Note that the server refused ``tool_choice``."""
-        if not self.choice_in_words:
-            self.choice_in_words = True
-            self._log("The server of the model %s takes no tool_choice: it is asked for in the prompt")
-
-    def learn_roles(self, roles: Roles) -> None:
-        """Note which message roles the server accepts."""
-        if self.roles is not roles:
-            self.roles = roles
-            self._log("The server of the model %s does not take all roles of messages: %s", _ROLES[roles])
-
-    def learn_format_use(self, use: FormatUse) -> None:
-        """Note where the server accepts ``response_format``."""
-        if self.format_use is not use:
-            self.format_use = use
-            where = "beside tools" if use is FormatUse.ALONE else "at all"
-            self._log("The server of the model %s takes no response_format %s", where)
-
-    def learn_unsupported(self, what: AbstractSet[Unsupported]) -> None:
-        """Note parameters and kinds of media that the server refused."""
-        if new := what - self.unsupported:
-            self.unsupported |= new
-            names = ", ".join(sorted(f"{name}={value.decode()}" if value else name for name, value in new))
-            self._log("The server of the model %s does not take %s: left out from now on", printable(one_line(names, 200)))
-
     @property
     def prefilled(self) -> bool:
         """Whether the model's prompt opens its reasoning."""
@@ -207,8 +206,8 @@ class ModelCapabilities:
         """Note whether an answer closed a reasoning that it had not opened."""
         self._unopened = min(self._unopened + 1, _CONFIRMATIONS) if unopened else 0
 
-    def _log(self, message: str, *more: str) -> None:
-        _logger.info(message, printable(one_line(self._name, 200)), *more)
+    def _log(self, what: str) -> None:
+        _logger.info("The server of the model %s %s", *(printable(one_line(text, 200)) for text in (self._name, what)))
 
 
 class Capabilities:

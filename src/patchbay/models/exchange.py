@@ -156,7 +156,7 @@ class Exchange(Generic[Out]):
         if mode == "native" or tools.specs is None:
             return "native"
         self._is_learning = self._known.mode is None and not self._call.policy.forbidden
-        if self._known.constraint_alone and self._call.constrained:
+        if self._known.accepts.constraint_alone and self._call.constrained:
             self._is_learning = False
             return "text"
         return self._known.mode or "native"

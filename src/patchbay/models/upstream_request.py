@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from patchbay.models.capabilities import (
     FormatUse,
     ModelCapabilities,
     Roles,
-    Unsupported,
     demands_stream,
     fewer_roles,
     refused_fields,
@@ -43,16 +43,13 @@ class UpstreamRequest:
         self.format = call.answer_format if call.count == 1 else None
         self._call = call
         self._known = known
-        self._choice_in_words = known.choice_in_words
-        self._roles = known.roles
-        self._format_use = known.format_use if self.format is not None else FormatUse.BESIDE_TOOLS
-        self._tools_refused = self._constraint_refused = False
-        self._unsupported: frozenset[Unsupported] = frozenset()
-        self.left_out = call.leave_out(known.unsupported) if known.unsupported else frozenset()
+        self._accepts = known.accepts
+        self._learnt: dict[str, Any] = {}
+        """The fields of ``_accepts`` that errors of the upstream have shown."""
+        self._tools_refused = False
+        self.left_out = call.leave_out(known.accepts.unsupported) if known.accepts.unsupported else frozenset()
         """Parameters of the client that the request does not have."""
-        self._must_stream = known.only_streams
         self._added: dict[str, Any] = {}
-        self._not_added: set[str] = set(known.not_added)
 
     @property
     def policy(self) -> Policy:
@@ -62,34 +59,35 @@ class UpstreamRequest:
     @property
     def holds_format_back(self) -> bool:
         """Whether ``response_format`` is left out while tools may be called."""
-        return self.kind == "text" or self._format_use is not FormatUse.BESIDE_TOOLS
+        return self.kind == "text" or self._accepts.format_use is not FormatUse.BESIDE_TOOLS
 
     def body(self, *, wants_usage: bool = False) -> bytes:
         """Return the request's body; ``wants_usage``: with a stream's usage. Raises InvalidRequestError."""
         text = self.kind == "text"
-        roles = max(self._roles, Roles.SYSTEM_FIRST) if text else self._roles
+        accepts = self._accepts
+        roles = max(accepts.roles, Roles.SYSTEM_FIRST) if text else accepts.roles
         if self.format is not None and self._call.policy.forbidden and self.holds_format_back:
             self.answer_only = True
         self._add(wants_usage=wants_usage)
         if self.answer_only:
-            in_words = self._format_use is FormatUse.NEVER
+            in_words = accepts.format_use is FormatUse.NEVER
             return self._call.answer_alone(self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles)
         if text:
             return self._call.text(self.extra, self._added, roles=roles)
-        apart = self._format_use is not FormatUse.BESIDE_TOOLS
-        in_words = self._choice_in_words
+        apart = self.format is not None and accepts.format_use is not FormatUse.BESIDE_TOOLS
+        in_words = accepts.choice_in_words
         return self._call.native(self.extra, self._added, choice_in_words=in_words, format_apart=apart, roles=roles)
 
     def _add(self, *, wants_usage: bool) -> None:
         """Choose the fields beside the client's own, and whether to stream."""
-        call, tools = self._call, self._call.request_tools
+        call, tools, accepts = self._call, self._call.request_tools, self._accepts
         assert tools is not None
-        is_text, may_stream = self.kind == "text", "stream" not in self._not_added
-        self.streams = call.stream or self._must_stream or (is_text and may_stream and self._known.streams is True)
+        is_text, may_stream = self.kind == "text", "stream" not in accepts.not_added
+        self.streams = call.stream or accepts.only_streams or (is_text and may_stream and self._known.streams is True)
         self.collects = self.streams and not call.stream
         self.asks_usage = may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage))
         self._added = {"stream": True} if self.collects else {}
-        if is_text and not self.answer_only and "stop" not in self._not_added and tools.stop and call.value("stop") is None:
+        if is_text and not self.answer_only and "stop" not in accepts.not_added and tools.stop and call.value("stop") is None:
             self._added["stop"] = [tools.stop]
         if self.asks_usage:
             self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
@@ -98,29 +96,31 @@ class UpstreamRequest:
         """Put the tools into the prompt from now on."""
         self.kind = "text"
         self.extra = []
+        self._learnt.pop("choice_in_words", None)  # it was about the tools
 
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
         """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same."""
+        accepts = self._accepts
         if unsupported := self._call.unsupported(status, text):
-            self._unsupported |= unsupported
+            self._note(unsupported=accepts.unsupported | unsupported)
             self.left_out |= self._call.leave_out(unsupported)
             return f"the server refuses {' and '.join(sorted({name for name, _ in unsupported}))}"
-        sends_format = self.format is not None and self._format_use is not FormatUse.NEVER
+        sends_format = self.format is not None and accepts.format_use is not FormatUse.NEVER
         is_native = self.kind == "native" and not self.answer_only
         if (fewer := self._fewer_roles(status, text)) is not None:
-            self._roles = fewer
+            self._note(roles=fewer)
             change = "the server refuses a role of messages"
         elif not self.streams and demands_stream(status, text):
-            self._must_stream = True
+            self._note(only_streams=True)
             change = "the server answers only in a stream"
         elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
-            self._format_use = FormatUse.NEVER if self.answer_only else FormatUse.ALONE
+            self._note(format_use=FormatUse.NEVER if self.answer_only else FormatUse.ALONE)
             change = "the server refuses response_format"
-        elif is_native and self._call.chooses and not self._choice_in_words and refuses_choice(status, text):
-            self._choice_in_words = True
+        elif is_native and self._call.chooses and not accepts.choice_in_words and refuses_choice(status, text):
+            self._note(choice_in_words=True)
             change = "the server refuses tool_choice"
         elif is_native and may_use_text and self._call.constrained and refuses_format(status, text):
-            self._constraint_refused = True
+            self._note(constraint_alone=True)
             self.use_text()
             change = "the server refuses tools beside a grammar, so they are in the prompt"
         elif is_native and may_use_text and refuses_tools(status, text):
@@ -129,36 +129,32 @@ class UpstreamRequest:
             self.use_text()
             change = "the server refuses tools, so they are in the prompt"
         elif refused := refused_fields(status, text, {name.removesuffix("_options") for name in self._added}):
-            self._not_added |= refused
+            self._note(not_added=accepts.not_added | refused)
             change = f"the server refuses {' and '.join(sorted(refused))}"
         else:
             return ""
         return change
 
+    def _note(self, **changes: Any) -> None:
+        """Send the next request according to what the upstream's error has shown, to be learnt once that is accepted."""
+        self._accepts = replace(self._accepts, **changes)
+        self._learnt |= changes
+
     def _fewer_roles(self, status: int, text: str) -> Roles | None:
         """Return the roles of messages to try next, None if the upstream's error is not about them."""
         if self.kind != "text":
-            return fewer_roles(status, text, self._call.messages, self._roles)
+            return fewer_roles(status, text, self._call.messages, self._accepts.roles)
         contract = {"role": "system"}
-        return fewer_roles(status, text, [*self._call.messages, contract], max(self._roles, Roles.SYSTEM_FIRST))
+        return fewer_roles(status, text, [*self._call.messages, contract], max(self._accepts.roles, Roles.SYSTEM_FIRST))
 
     def learn(self) -> None:
         """Record what the accepted request shows of the model's capabilities."""
-        known = self._known
-        if self._unsupported:
-            known.learn_unsupported(self._unsupported)
         if self._tools_refused:
-            known.learn_mode("text")
+            self._known.learn_mode("text")
             self._tools_refused = False
-        known.constraint_alone = known.constraint_alone or self._constraint_refused
-        known.not_added |= self._not_added
-        known.only_streams = known.only_streams or self._must_stream
-        if self._format_use is not FormatUse.BESIDE_TOOLS:
-            known.learn_format_use(self._format_use)
-        if self._roles is not Roles.ALL:
-            known.learn_roles(self._roles)
-        if self._choice_in_words and self.kind == "native":
-            known.learn_choice_in_words()
+        if self._learnt:
+            self._known.learn(self._learnt)
+            self._learnt = {}
 
     def learn_streams(self, completion: Mapping[str, Any] | None, usage: Any) -> None:
         """Record whether an answer, or its ``completion`` if it came as a document, shows that the server streams."""
