@@ -228,7 +228,6 @@ def test_each_annotation_has_its_schema(annotation, expected):
         (Optional[range], [1], [1]),  # noqa: UP045
         (Spot, {"x": "any"}, {"x": "any"}),
     ],
-    ids=str,
 )
 def test_each_annotation_becomes_a_value_of_its_type(annotation, value, expected):
     read = check(function_of(annotation), a=value)["a"]
@@ -264,7 +263,6 @@ NOT_AN_INTEGER = "must be a valid integer, unable to parse string as an integer"
         (abc.Iterator[int], ["x"], [f"/a/0 {NOT_AN_INTEGER}"]),
         (abc.Generator[int, None, None], ["x"], [f"/a/0 {NOT_AN_INTEGER}"]),
     ],
-    ids=str,
 )
 def test_error_messages_name_the_path_and_the_expected_type(annotation, value, expected):
     assert expected == list(complaints(function_of(annotation), json.dumps({"a": value})))

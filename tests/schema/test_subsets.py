@@ -320,7 +320,6 @@ def schema_or_annotation(given: Any) -> dict[str, Any]:
             },
         ),
     ],
-    ids=str,
 )
 def test_each_property_is_written_in_the_subset(subset, given, expected):
     made = subset(schema_or_annotation(given))
