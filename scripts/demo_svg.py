@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import re
 import subprocess
@@ -46,9 +45,8 @@ def main() -> None:
         [sys.executable, "-m", "patchbay", "demo"], capture_output=True, text=True, check=True, env=environment, timeout=120
     )
     lines = steady(done.stdout).strip("\n").splitlines()
-    first = itertools.takewhile(lambda line: not line.startswith("2. "), lines)  # the first of two conversations
     console = Console(record=True, width=86, file=io.StringIO(), force_terminal=True)
-    for line in first:
+    for line in lines:
         console.print(Text(line, style="" if line.startswith("  ") else "bold bright_cyan"), highlight=False)
     TARGET.parent.mkdir(exist_ok=True)
     svg = console.export_svg(title="patchbay demo", theme=MONOKAI, code_format=FORMAT, unique_id="demo")

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from patchbay._subprocess import Overlong, read_lines
 from patchbay._text import one_line
 from patchbay.cli.http import ServerRefusedError, ServerUnavailableError, unreachable
-from patchbay.cli.terminal import COLOUR_CODE, sanitize_ansi, split_unfinished_escape
+from patchbay.cli.terminal import plain
 
 INTERRUPTED: Final = 130
 
@@ -81,7 +81,6 @@ class TextView:
         self._dim = ("\x1b[2m", "\x1b[0m") if colour else ("", "")
         self._mid_line = False
         self._prompted = False
-        self._unfinished = ""  # an escape sequence that the model has not completed
         self._is_ready = False
 
     def show(self, frame: Mapping[str, Any]) -> None:
@@ -93,7 +92,7 @@ class TextView:
         """Print a dimmed line."""
         self._end_line()
         begin, end = self._dim
-        print(f"{begin}  {_plain(' '.join(text.split()))}{end}", file=self._side, flush=True)
+        print(f"{begin}  {plain(' '.join(text.split()))}{end}", file=self._side, flush=True)
 
     def prompt(self) -> None:
         """Prompt for input."""
@@ -105,8 +104,7 @@ class TextView:
             print(PROMPT, end="", file=self._side, flush=True)
 
     def close(self) -> None:
-        """Flush, and end the current line."""
-        self._write("", whole=True)
+        """End the current line."""
         self._end_line()
 
     def input_received(self) -> None:
@@ -140,7 +138,7 @@ class TextView:
 
     def _on_user_output(self, frame: Mapping[str, Any]) -> None:
         media = [str(each.get("path")) for each in frame.get("media") or () if isinstance(each, Mapping)]
-        self._write("\n".join(filter(None, [str(frame.get("text") or ""), *media])), whole=True)
+        self._write("\n".join(filter(None, [str(frame.get("text") or ""), *media])))
         self._end_line()
 
     def _on_response_end(self, frame: Mapping[str, Any]) -> None:
@@ -160,14 +158,13 @@ class TextView:
         if reports_dropped_events(frame):
             self.note(f"error: {frame.get('count')} events are missing: the output is incomplete")
 
-    def _write(self, text: str, *, whole: bool = False) -> None:
-        """Print a piece of the model's text. ``whole``: it is the last piece."""
-        text, self._unfinished = (self._unfinished + text, "") if whole else split_unfinished_escape(self._unfinished + text)
+    def _write(self, text: str) -> None:
+        """Print a piece of the model's text."""
         for number, line in enumerate(text.split("\n")):
             if number:
                 print(file=self._out)
                 self._mid_line = False
-            if line := _plain(line):
+            if line := plain(line):
                 self._prompted = False
                 self._mid_line = True
                 print(line, end="", file=self._out)
@@ -191,11 +188,6 @@ def error_message(frame: Mapping[str, Any]) -> str:
 def reports_dropped_events(frame: Mapping[str, Any]) -> bool:
     """Return True if a frame reports dropped events."""
     return frame.get("type") == "dropped" and frame.get("what") == "events"
-
-
-def _plain(line: str) -> str:
-    """Remove control characters and colours, some of which are unreadable."""
-    return COLOUR_CODE.sub("", sanitize_ansi(line))
 
 
 class ChatSession:

@@ -1,7 +1,6 @@
-"""``patchbay demo``: a model that only writes text calls two tools, through the proxy.
+"""``patchbay demo``: a model that only writes text calls two tools, through a real proxy, and prints what each side was sent.
 
-The scripted model and the proxy are real processes; the client is the loop that every user of the ``openai`` package writes.
-What the model was sent and wrote is read from the model server's own log.
+The client is the loop that every user of the ``openai`` package writes.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,6 +23,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     import openai
+
+QUESTION = "Please multiply 12345678901234567890 by 3, and count the lines of the module `argparse`."
 
 _MAX_ROUNDS = 4
 _WIDTH = 80
@@ -65,177 +63,83 @@ TOOLS = [
 ]
 
 
-@dataclass(frozen=True)
-class Step:
-    """An event of a conversation, with its data complete."""
+class TracedModel:
+    """A scripted text-only model that shows what it is sent and what it writes."""
 
-    conversation: int
-    kind: str
-    data: dict[str, Any]
+    def __init__(self) -> None:
+        from patchbay.testing.models import ContractModel
 
+        self._model = ContractModel()
+        self._shown = 0
 
-@dataclass
-class Response:
-    """A response of the proxy; a streamed one is assembled from its deltas."""
-
-    content: str = ""
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    finish_reason: str | None = None
-    text_pieces: list[str] = field(default_factory=list)
-    argument_pieces: list[list[str]] = field(default_factory=list)
-
-
-class ModelLog:
-    """The log file of the model server: requests and responses."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._count = 0
-
-    def new_entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries since the last call."""
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        new, self._count = lines[self._count :], len(lines)
-        yield from map(json.loads, new)
+    def __call__(self, body: dict[str, Any]) -> str:
+        """Answer a request's body."""
+        messages = body["messages"][self._shown :]
+        texts = [each["content"] if isinstance(each["content"], str) else json.dumps(each["content"]) for each in messages]
+        show(f"proxy → model: {'results as text' if self._shown else 'the tools as text, without `tools`'}", *texts)
+        self._shown += len(messages)
+        answer = self._model(body)
+        show("model → proxy: the raw text", answer)
+        return answer
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """A question, and the calls that the model is expected to make."""
-
-    number: int
-    streamed: bool
-    question: str
-    expected: tuple[tuple[str, dict[str, Any]], ...]
-
-    def run(self, client: openai.OpenAI, log: ModelLog, emit: Callable[[Step], None]) -> list[str]:
-        """Run the tool loop, emit each step, and return what differs from the expectation."""
-
-        def step(kind: str, **data: Any) -> None:
-            emit(Step(self.number, kind, data))
-
-        messages: list[dict[str, Any]] = [{"role": "user", "content": self.question}]
-        step("question", streamed=self.streamed, messages=list(messages), tools=TOOLS)
-        executed: list[tuple[str, dict[str, Any]]] = []
-        values: list[str] = []
-        shown = 0
-        for _ in range(_MAX_ROUNDS):
-            response = _create(client, messages, streamed=self.streamed)
-            for entry in log.new_entries():
-                sent = entry["request"]
-                if entry["status"] != 200:
-                    step("refused", status=entry["status"], text=entry["answer"])
-                    continue
-                step("framed" if shown else "contract", messages=sent["messages"][shown:], keys=sorted(sent))
-                shown = len(sent["messages"])
-                step("written", text=entry["answer"])
-            if not response.calls:
-                step("answer", text=response.content, pieces=len(response.text_pieces))
-                return self._problems(executed, values, response)
-            step("calls", **vars(response))
-            messages.append({"role": "assistant", "content": response.content or None, "tool_calls": response.calls})
-            for call in response.calls:
-                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
-                result = FUNCTIONS[name](**arguments)
-                executed.append((name, arguments))
-                values += map(str, json.loads(result).values()) if result.startswith("{") else [result]
-                step("result", name=name, arguments=arguments, result=result)
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        return [f"conversation {self.number} had no answer after {_MAX_ROUNDS} rounds"]
-
-    def _problems(self, executed: list[tuple[str, dict[str, Any]]], values: list[str], response: Response) -> list[str]:
-        where = f"conversation {self.number}"
-        problems = [f"{where}: {value!r} of a result is not in the answer" for value in values if value not in response.content]
-        if executed != list(self.expected):
-            problems.append(f"{where}: the calls were {executed}, not {list(self.expected)}")
-        if response.finish_reason != "stop":
-            problems.append(f"{where}: the answer's finish_reason is {response.finish_reason!r}")
-        return problems
-
-
-CONVERSATIONS = (
-    Conversation(
-        number=1,
-        streamed=False,
-        question="Please multiply 12345678901234567890 by 3, and count the lines of the module `argparse`.",
-        expected=(("multiply", {"a": 12345678901234567890, "b": 3}), ("count_lines", {"module": "argparse"})),
-    ),
-    Conversation(
-        number=2,
-        streamed=True,
-        question="Now count the lines of `json` and of `textwrap`.",
-        expected=(("count_lines", {"module": "json"}), ("count_lines", {"module": "textwrap"})),
-    ),
-)
-
-
-def _create(client: openai.OpenAI, messages: list[dict[str, Any]], *, streamed: bool) -> Response:
-    create: Any = client.chat.completions.create
-    completion = create(model="scripted-model", messages=messages, tools=TOOLS, stream=streamed)
-    if not streamed:
-        choice = completion.choices[0]
-        calls = [call.model_dump(exclude_none=True) for call in choice.message.tool_calls or ()]
-        return Response(choice.message.content or "", calls, choice.finish_reason)
-    response = Response()
-    for chunk in completion:
-        for choice in chunk.choices:
-            response.finish_reason = choice.finish_reason or response.finish_reason
-            if choice.delta.content:
-                response.text_pieces.append(choice.delta.content)
-            for delta in choice.delta.tool_calls or ():
-                if delta.id:
-                    function = {"name": delta.function.name, "arguments": ""}
-                    response.calls.append({"id": delta.id, "type": "function", "function": function})
-                    response.argument_pieces.append([])
-                if delta.function.arguments:
-                    response.argument_pieces[delta.index].append(delta.function.arguments)
-    response.content = "".join(response.text_pieces)
-    for call, pieces in zip(response.calls, response.argument_pieces, strict=True):
-        call["function"]["arguments"] = "".join(pieces)
-    return response
-
-
-def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print each step as one line of JSON.")] = False,
-) -> None:
+def demo() -> None:
     """Watch a text-only model call two tools through the proxy."""
-    signal.signal(signal.SIGTERM, _exit)
-    emit = _print_json if as_json else _print_step
-    with tempfile.TemporaryDirectory(prefix="patchbay-demo-") as folder:
-        problems = _run(Path(folder, "log.jsonl"), emit)
-    emit(Step(0, "closing", {"problems": problems}))
-    if problems:
-        raise typer.Exit(1)
-
-
-def _run(path: Path, emit: Callable[[Step], None]) -> list[str]:
     import openai
 
-    model = [sys.executable, "-m", "patchbay.testing.upstream", "--tools", "refuse", "--until-stdin-closes"]
+    from patchbay.testing.upstream import ScriptedUpstream
+
+    signal.signal(signal.SIGTERM, _exit)
     proxy = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream"]
     with (
-        listening([*model, "--record", str(path)], name="the scripted model") as upstream,
+        ScriptedUpstream(TracedModel(), tools="refuse") as upstream,
         listening([*proxy, upstream.url], name="patchbay proxy") as gateway,
         openai.OpenAI(base_url=gateway.url, api_key="unused", max_retries=0, timeout=30.0) as client,
     ):
         _ = client.chat.completions  # imported before anything is printed: Ctrl-C during pydantic's imports prints a traceback
-        parties = {"model_url": upstream.url, "model_pid": upstream.pid, "proxy_url": gateway.url, "proxy_pid": gateway.pid}
-        emit(Step(0, "opening", parties))
-        log = ModelLog(path)
+        show(
+            "A model that only writes text calls two tools",
+            f"client  the openai Python package, process {os.getpid()}",
+            f"proxy   {gateway.url}, process {gateway.pid}",
+            f"model   {upstream.url}, a scripted model that refuses `tools`, as Ollama does",
+        )
         try:
-            return [problem for each in CONVERSATIONS for problem in each.run(client, log, emit)]
+            problem = ask(client, QUESTION)
         except openai.OpenAIError as error:
-            return [f"the client got {type(error).__name__}: {error}\nThe proxy printed:\n{''.join(gateway.printed)}"]
+            problem = f"the client got {type(error).__name__}: {error}\nThe proxy printed:\n{''.join(gateway.printed)}"
+    show(f"Not as expected: {problem}" if problem else "As expected: both calls ran, and every value reached the answer.")
+    if problem:
+        raise typer.Exit(1)
 
 
-def _print_json(step: Step) -> None:
-    print(json.dumps(asdict(step)), flush=True)
+def ask(client: openai.OpenAI, question: str) -> str:
+    """Run the tool loop, show its steps, and return what is missing in the answer ("" if nothing is)."""
+    messages: list[Any] = [{"role": "user", "content": question}]
+    show(f"client → proxy, with the tools {', '.join(FUNCTIONS)}", question)
+    create: Any = client.chat.completions.create
+    values: list[str] = []
+    for _ in range(_MAX_ROUNDS):
+        choice = create(model="scripted-model", messages=messages, tools=TOOLS).choices[0]
+        calls = choice.message.tool_calls or []
+        if not calls:
+            show("proxy → client: the answer", choice.message.content)
+            called = sum(message["role"] == "tool" for message in messages)
+            missing = [value for value in values if value not in choice.message.content]
+            return f"{called} calls, and {missing} is not in the answer" if missing or called != len(FUNCTIONS) else ""
+        shown = [f"{call.function.name} {call.function.arguments}  ({call.id})" for call in calls]
+        show(f"proxy → client: finish_reason {choice.finish_reason}", choice.message.content or "", *shown)
+        messages.append(choice.message.model_dump(include={"role", "content", "tool_calls"}))
+        for call in calls:
+            result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
+            show(f"client: runs {call.function.name}", result)
+            values += map(str, json.loads(result).values()) if result.startswith("{") else [result]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    return f"no answer after {_MAX_ROUNDS} rounds"
 
 
-def _print_step(step: Step) -> None:
-    """Print a step for people: who sent it to whom, and its text, shortened."""
+def show(title: str, *texts: str) -> None:
+    """Print a step: who sent it to whom, and its texts, shortened."""
     bold, dim, plain = styles(sys.stdout)
-    title, *texts = _page(step)
     print(f"\n{bold}{title}{plain}")
     for text in texts:
         lines = [piece for line in text.splitlines() for piece in textwrap.wrap(line, _WIDTH - 4) or [""]]
@@ -246,42 +150,6 @@ def _print_step(step: Step) -> None:
     sys.stdout.flush()
 
 
-def _page(step: Step) -> list[str]:
-    """Return the title of a step and its texts."""
-    data = step.data
-    if step.kind == "opening":
-        model = f"model   {data['model_url']} (scripted model), process {data['model_pid']}; refuses `tools` as Ollama does"
-        proxy = f"proxy   {data['proxy_url']}, process {data['proxy_pid']}"
-        return [
-            "A model that only writes text calls two tools",
-            "client  the openai Python package, in this process",
-            proxy,
-            model,
-        ]
-    if step.kind == "question":
-        how = "streamed" if data["streamed"] else "not streamed"
-        names = ", ".join(tool["function"]["name"] for tool in data["tools"])
-        return [f"{step.conversation}. client → proxy, {how}, tools {names}", data["messages"][0]["content"]]
-    if step.kind == "refused":
-        return ["proxy → model → proxy: refused with `tools`", f"{data['status']}: {data['text']}"]
-    if step.kind in ("contract", "framed"):
-        what = "the contract in the prompt" if step.kind == "contract" else "results as text"
-        texts = (each["content"] for each in data["messages"])
-        return [f"proxy → model: {what}", *(text if isinstance(text, str) else json.dumps(text) for text in texts)]
-    if step.kind == "written":
-        return ["model → proxy: the raw text", data["text"]]
-    if step.kind == "calls":
-        calls = [f"{call['function']['name']} {call['function']['arguments']}  ({call['id']})" for call in data["calls"]]
-        deltas = [f"arguments in {len(pieces)} deltas" for pieces in data["argument_pieces"]]
-        return [f"proxy → client: finish_reason {data['finish_reason']}", data["content"], *calls, *deltas]
-    if step.kind == "result":
-        return [f"client: runs {data['name']}", f"{json.dumps(data['arguments'])}\n{data['result']}"]
-    if step.kind == "answer":
-        return [f"proxy → client: the answer{', streamed' if data['pieces'] else ''}", data["text"]]
-    problems = [f"Not as expected: {problem}" for problem in data["problems"]]
-    return problems or ["All as expected: every call ran once, every value reached the answer."]
-
-
 def _exit(number: int, _: FrameType | None) -> None:
-    """Exit by an exception, so that the child processes are stopped."""
+    """Exit by an exception, so that the proxy is stopped."""
     raise SystemExit(128 + number)

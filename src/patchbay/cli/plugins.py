@@ -8,14 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from patchbay.cli.options import CONTEXT, SERVER, Json, TokenFile, command_group, server_option
-from patchbay.cli.terminal import escape_unencodable, fail, sanitize_ansi
+from patchbay.cli.terminal import escape_unencodable, fail, plain
 from patchbay.errors import ConfigurationError, PatchbayError
 
 if TYPE_CHECKING:
@@ -102,24 +101,23 @@ def run(
 
 
 def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, server: str, watch: bool, **options: Any) -> None:
-    from patchbay.cli.terminal import LineWriter
     from patchbay.plugins.host.control import run_host
     from patchbay.server.runtime import listen_on, log_to_stderr, url_of
 
     listener = listen_on("127.0.0.1", port)
-    writer = LineWriter()
     progress = _progress(len(specs))
 
     def ready(_host: Any) -> None:
-        writer.print(f"patchbay plugins listening on {url_of(listener)}")
-        writer.print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
+        _print(f"patchbay plugins listening on {url_of(listener)}")
+        _print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
 
     def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
-        writer.print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
+        _print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
         progress(plugin_id)
 
     log_to_stderr()
-    with listener, closing(writer):
+    escape_unencodable()
+    with listener:
         asyncio.run(
             run_host(
                 specs,
@@ -127,14 +125,22 @@ def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, se
                 server=server,
                 plugins=folder,
                 watch=watch,
-                on_line=lambda line: writer.print(_format_line(line)),
+                on_line=lambda line: _print(_format_line(line)),
                 registered=registered,
                 ready=ready,
                 must_start=folder is None and not (watch and any(spec.folder is not None for spec in specs)),
-                stopping=lambda: writer.print("patchbay plugins stopping (Ctrl-C again: do not wait for calls)"),
+                stopping=lambda: _print("patchbay plugins stopping (Ctrl-C again: do not wait for calls)"),
                 **options,
             )
         )
+
+
+def _print(line: str) -> None:
+    """Print a line at once. The host goes on when its output is closed."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  (until the process ends)
 
 
 def _progress(total: int) -> Callable[[str], None]:
@@ -358,13 +364,13 @@ def _token_reader(path: Path | None) -> Callable[[], str | None]:
 def _format_line(line: LogLine) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(line.time))
     mark = {"stderr": "! ", "host": "* "}.get(line.stream, "")
-    return f"{at} [{line.plugin}] {mark}{sanitize_ansi(line.text)}"
+    return f"{at} [{line.plugin}] {mark}{plain(line.text)}"
 
 
 def _print_status(row: dict[str, Any]) -> None:
     about = [row["state"], *([f"pid {row['pid']}"] if row["pid"] else []), *([row["reason"]] if row["reason"] else [])]
     if row["restarts"]:
         about.append("restarted once" if row["restarts"] == 1 else f"restarted {row['restarts']} times")
-    print(sanitize_ansi(f"{row['id']}  {', '.join(about)}"))
+    print(plain(f"{row['id']}  {', '.join(about)}"))
     for tool in row["tools"]:
-        print(sanitize_ansi(f"  {tool['name']}  {tool['state']}" + (f": {tool['reason']}" if tool["reason"] else "")))
+        print(plain(f"  {tool['name']}  {tool['state']}" + (f": {tool['reason']}" if tool["reason"] else "")))

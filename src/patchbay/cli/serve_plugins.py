@@ -14,7 +14,7 @@ from functools import partial
 from pydantic import ValidationError
 
 from patchbay.cli.plugins import resolve_plugins
-from patchbay.cli.terminal import sanitize_ansi
+from patchbay.cli.terminal import plain
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.plugins.host.control import make_host, serve_host
 from patchbay.plugins.host.process import LogLine
@@ -65,7 +65,7 @@ class LocalToolsApi:
         await self._service.clear(ClearBody(source=source, role=None, secret=self._secret), trusted=True)
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Keep the registry, which the server closes."""
 
 
 class ServedPlugins:
@@ -106,7 +106,7 @@ class ServedPlugins:
 def _log_line(line: LogLine) -> None:
     """Log a plugin's line, as a warning from that level on: lines below ERROR are rate-limited."""
     level = logging.WARNING if line.level >= logging.WARNING else logging.INFO
-    _logger.log(level, "[%s] %s", line.plugin, sanitize_ansi(line.text))
+    _logger.log(level, "[%s] %s", line.plugin, plain(line.text))
 
 
 def _log_registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import queue
 import re
 import select
 import sys
@@ -14,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, TextIO
 
 from patchbay._redaction import Redactor
-from patchbay._text import plural
+from patchbay._text import escape_controls
 from patchbay.errors import ConfigurationError
 
 USAGE_ERROR: Final = 2
@@ -26,27 +25,7 @@ STDOUT_CLOSED: Final = 1
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)")
 
-COLOUR_CODE: Final = re.compile(r"\x1b\[[0-9;:]*m")
-_RESET: Final = "\x1b[0m"
-
-# In this order: strings (a title, a link) with their ends, sequences (CSI), other escapes, and remaining single controls.
-# Of a string without an end only the introducer matches: it must not hide the rest of the line.
-_CONTROLS: Final = re.compile(
-    r"(?P<colour>\x1b\[[0-9;:]*m)"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
-    r"|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
-)
-_UNFINISHED: Final = re.compile(
-    r"(?:(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*\x1b?"
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*"
-    r"|\x1b[ -/]*)\Z"
-)
-_LONGEST_ESCAPE: Final = 1_024
-
-_MAX_LINES: Final = 10_000
-_FLUSH_SECONDS: Final = 2.0
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def fail(message: str, status: int) -> NoReturn:
@@ -62,7 +41,7 @@ def supports_colour(stream: TextIO) -> bool:
 
 def styles(stream: TextIO) -> tuple[str, str, str]:
     """Return the codes for bold, dim and plain text, empty without colour."""
-    return ("\x1b[1m", "\x1b[2m", _RESET) if supports_colour(stream) else ("", "", "")
+    return ("\x1b[1m", "\x1b[2m", "\x1b[0m") if supports_colour(stream) else ("", "", "")
 
 
 def escape_unencodable() -> None:
@@ -93,65 +72,9 @@ def _exit_with(fd: int) -> None:
         os._exit(STDOUT_CLOSED)  # the main thread may be in a read that never returns
 
 
-class LineWriter:
-    """Writes lines to standard output in a thread, so that a slow reader does not block an event loop.
-
-    Past 10,000 waiting lines the rest is dropped, and their number printed. Lines for a closed pipe are dropped.
-    """
-
-    def __init__(self) -> None:
-        self._fd = sys.stdout.fileno()
-        self._encoding = sys.stdout.encoding or "utf-8"
-        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
-        self._dropped = 0
-        # A daemon that bypasses sys.stdout: a blocked write delays neither the exit nor the last flush.
-        self._thread = threading.Thread(target=self._write, name="patchbay-lines", daemon=True)
-        self._thread.start()
-
-    def print(self, line: str) -> None:
-        """Queue a line and return at once."""
-        if self._dropped:
-            line = f"... ({plural(self._dropped, 'line')} left out)\n{line}"
-        try:
-            self._lines.put_nowait(line)
-            self._dropped = 0
-        except queue.Full:
-            self._dropped += 1
-
-    def close(self) -> None:
-        """Write what is queued, for at most a few seconds."""
-        try:
-            self._lines.put(None, timeout=_FLUSH_SECONDS)
-        except queue.Full:
-            return
-        self._thread.join(_FLUSH_SECONDS)
-
-    def _write(self) -> None:
-        is_closed = False
-        while (line := self._lines.get()) is not None:
-            data = f"{line}\n".encode(self._encoding, "backslashreplace")
-            try:
-                while data and not is_closed:
-                    data = data[os.write(self._fd, data) :]
-            except OSError:
-                is_closed = True
-
-
-def sanitize_ansi(line: str) -> str:
-    """Return a line without control characters except tabs and colours (SGR), which are reset at its end."""
-    if line.isprintable():
-        return line
-    clean = _CONTROLS.sub(lambda found: found["colour"] or "", line)
-    return clean + _RESET if COLOUR_CODE.search(clean) and not clean.endswith(_RESET) else clean
-
-
-def split_unfinished_escape(text: str) -> tuple[str, str]:
-    """Split a piece of a stream before the escape sequence that is unfinished at its end ("" if there is none).
-
-    Sequences longer than 1,024 characters count as text, so that the pending part is bounded.
-    """
-    unfinished = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_ESCAPE))
-    return (text, "") if unfinished is None else (text[: unfinished.start()], unfinished[0])
+def plain(line: str) -> str:
+    """Return a line without colours, its other control characters escaped."""
+    return escape_controls(_COLOUR.sub("", line))
 
 
 def parse_time(text: str, now: float, flag: str) -> float:
