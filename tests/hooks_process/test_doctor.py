@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -24,155 +23,119 @@ def patchbay(*arguments):
     return run_cli("hooks", *map(str, arguments))
 
 
-async def examined(command, modes=None, timeout=20.0, hello=20.0):
-    """Return what the doctor says, by the names of the checks. Only where silence is what is looked at is it less patient."""
-    each = ProcessSpec(name="h", command=command, limits=ProcessLimits(hello=hello))
-    found = await examine(each, modes=modes and frozenset(modes), timeout=timeout)
+def verdicts(command, modes=None, timeout=20.0, hello=20.0):
+    """Return what the doctor finds, by check. Only where silence is the subject it is less patient."""
+    spec = ProcessSpec(name="h", command=command, limits=ProcessLimits(hello=hello))
+    found = run(examine(spec, modes=modes and frozenset(modes), timeout=timeout))
     assert len(found) == len({each.check for each in found})
     return {each.check: each for each in found}
 
 
-def verdicts(command, **options):
-    return run(examined(command, **options))
-
-
-def outcomes(found, *, other_than="ok"):
-    return {check: each.outcome for check, each in found.items() if each.outcome != other_than}
+def not_ok(found):
+    return {check: each.outcome for check, each in found.items() if each.outcome != "ok"}
 
 
 def test_the_example_passes():
     found = verdicts((sys.executable, str(WEATHER)))
-    assert {} == outcomes(found)
+    assert {} == not_ok(found)
     assert "offers 1 tool" == found["hook.hello"].words
     assert found["hook.approve_tool"].words.startswith("not for this hook")
 
 
+KNOWS_ALL = """
+def on(method, params):
+    if method in ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool"):
+        answer({"approved": True} if method == "approve_tool" else {})
+    elif id:
+        answer(error={"code": -32601, "message": "?"})
+"""
+
+
 def test_correct_hook_passes_at_all_its_points(tmp_path):
-    body = """
-    def lines():
-        for line in sys.stdin.buffer:
-            try:
-                message = json.loads(line)
-                if isinstance(message["params"], dict) and message.get("id"):
-                    yield message
-            except (ValueError, KeyError, TypeError):
-                pass
-
-    def on(method, params):
-        if method in ("before_llm", "after_llm", "before_tool", "after_tool", "approve_tool"):
-            answer({"approved": True} if method == "approve_tool" else {})
-        else:
-            write(json.dumps({"id": id, "error": {"code": -32601, "message": "?"}}) + "\\n")
-    """
-    assert {} == outcomes(verdicts(script(tmp_path, body)))
+    assert {} == not_ok(verdicts(script(tmp_path, KNOWS_ALL)))
 
 
-FAILURES = [
-    ('def on(method, params): answer({"action": 1})', "hook.before_tool", "action must be a string"),
-    ('def on(method, params): answer({"decision": "deny"})', "hook.before_tool", "'action' is meant"),
-    ('def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
-    ("def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
-    ("def on(method, params): sys.exit('no idea')", "hook.before_tool", "exit status 1 (no idea)"),
-    ("def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
-    ("def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
-    ("def hello(params): answer([])", "hook.hello", "the result is a list"),
-]
-WARNINGS = [
-    ('def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool", "not its own"),
-    (
-        'def on(method, params): answer({"action": "modify", "result": {"for_llm": "x"}})',
-        "hook.after_tool",
-        "and taken",
-    ),
-    ('def on(method, params): answer({"vendor": 1})', "hook.before_tool", "'vendor' is not known"),
-    ("", "unknown method", "as if it knew"),
-    ("def on(method, params): answer(); answer()", "hook.runtime_event", "no id"),
-    (
-        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
-        "end of standard input",
-        "but on SIGTERM",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "body", "check", "words"), [*(("failure", *row) for row in FAILURES), *(("warning", *row) for row in WARNINGS)]
-)
-def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, words):
-    verdict = verdicts(script(tmp_path, body), modes={"tool"})[check]
-    assert outcome == verdict.outcome
-    assert words in verdict.words
-    assert verdict.way_out
-
-
-@pytest.mark.parametrize(
-    ("response", "words"),
-    [
-        ({"content": "No.", "finish_reason": "stop"}, "takes the calls out of the answer: the turn ends with its content"),
-        ({"content": "No.", "tool_calls": []}, "takes the calls out of the answer: the turn ends with its content"),
-        ({"content": "No."}, "changes content: the calls stay, and are carried out"),
-        (
-            {"content": "No.", "finish_reason": "tool_calls"},
-            "changes content: the calls stay, and are carried out",
-        ),
-    ],
-)
-def test_outcome_of_calls_in_a_changed_response_is_reported(tmp_path, response, words):
-    body = f"def on(method, params): answer({{'response': {{'response': {response!r}}}}} if method == 'after_llm' else {{}})"
-    verdict = verdicts(script(tmp_path, body), modes={"llm"})["hook.after_llm"]
-    assert ("ok", words) == (verdict.outcome, verdict.words)
+def test_only_the_points_of_a_hook_are_checked(tmp_path):
+    found = verdicts(script(tmp_path, KNOWS_ALL), modes={"approve"})
+    expected = ["hook.hello", "hook.approve_tool", "unknown method", "hook.runtime_event", "end of standard input"]
+    assert [*expected, "standard output"] == list(found)
 
 
 HELLO = "def hello(params): answer({'tools': [%s]})"
-BEFORE_LLM = "def on(method, params): answer({'action':'modify','request':{'tools':params.get('tools',[])+[%s]}} if method=='before_llm' else {})"
+BEFORE_LLM = (
+    "def on(method, params): answer({'request': {'tools': params.get('tools', []) + [%s]}} if method == 'before_llm' else {})"
+)
+AFTER_LLM = "def on(method, params): answer({'response': {'response': %r}} if method == 'after_llm' else {})"
 FLAT = "{'name': 'x', 'parameters': {}}"
 BAD_SCHEMA = "{'type': 'function', 'function': {'name': 'x', 'parameters': {'type': 'objekt'}}}"
 GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
+INVALID = 'def on(method, params): write(\'{"id":%%d,"result":%s}\\n\' %% id)'
+
+ROWS = [
+    ("failure", 'def on(method, params): answer({"action": 1})', "hook.before_tool", "/action must be"),
+    ("failure", 'def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
+    ("failure", "def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
+    ("failure", "def on(method, params): sys.exit('no idea')", "hook.before_tool", "exit status 1 (no idea)"),
+    ("failure", INVALID % "NaN", "hook.before_tool", "not JSON: NaN"),
+    ("failure", INVALID % '{"action":"",}', "hook.before_tool", '"result":{"action":"",}}'),
+    ("failure", "def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
+    ("failure", "def on(method, params): answer()", "standard output", '"id": null'),
+    ("failure", "def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
+    ("failure", "def hello(params): answer([])", "hook.hello", "the result is a list"),
+    ("failure", 'def hello(params): write(\'{"id":1,"result":{},}\\n\')', "hook.hello", "not JSON"),
+    *(("failure", HELLO % tool, "hook.hello", "it offers an invalid tool: ") for tool in (FLAT, BAD_SCHEMA, "1")),
+    *(("warning", BEFORE_LLM % tool, "hook.before_llm", "it offers an invalid tool: ") for tool in (FLAT, BAD_SCHEMA)),
+    (
+        "failure",
+        "def on(m, params): answer() if m.startswith('before') else answer(error={'code': -32601, 'message': '?'})",
+        "hook.before_tool and hook.after_tool",
+        "it knows before_tool and not after_tool",
+    ),
+    ("warning", 'def on(method, params): answer({"vendor": 1})', "hook.before_tool", "'vendor' is not known"),
+    ("warning", 'def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool", "not its own"),
+    ("warning", 'def on(method, params): answer({"result": {"for_llm": "x"}})', "hook.after_tool", "and taken"),
+    ("warning", "def on(method, params): answer({'request': {'messages': []}})", "hook.before_llm", "changes a system message"),
+    ("warning", "def on(method, params): answer({'request': {'tools': []}})", "hook.before_llm", "tools that are not its own"),
+    ("warning", "", "unknown method", "as if it knew"),
+    (
+        "warning",
+        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
+        "end of standard input",
+        "ended by SIGTERM",
+    ),
+    ("ok", AFTER_LLM % {"content": "No.", "finish_reason": "stop"}, "hook.after_llm", "takes the calls out of the answer"),
+    ("ok", AFTER_LLM % {"content": "No.", "tool_calls": []}, "hook.after_llm", "takes the calls out of the answer"),
+    ("ok", AFTER_LLM % {"content": "No."}, "hook.after_llm", "changes content: the calls stay"),
+]
 
 
-@pytest.mark.parametrize("tool", [FLAT, BAD_SCHEMA, "1"])
-def test_an_invalid_tool_is_a_failure_wherever_it_is_offered(tmp_path, tool):
-    modes = {"llm", "tool"}
-    hello = verdicts(script(tmp_path, HELLO % tool), modes=modes)["hook.hello"]
-    assert ("failure", True) == (hello.outcome, "it offers an invalid tool: " in hello.words)
-    if tool != "1":  # there it is a wrong type
-        asked = verdicts(script(tmp_path, BEFORE_LLM % tool), modes=modes)["hook.before_llm"]
-        assert ("failure", True) == (asked.outcome, "it offers an invalid tool: " in asked.words)
-    assert '{"type":"function","function":{"name":' in hello.way_out
+@pytest.mark.parametrize(("outcome", "body", "check", "words"), ROWS)
+def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, words):
+    modes = None if " and " in check else {"llm", "tool"}
+    verdict = verdicts(script(tmp_path, body), modes=modes)[check]
+    assert (outcome, True, outcome != "ok") == (verdict.outcome, words in verdict.words, bool(verdict.way_out))
 
 
 def test_tools_without_before_tool_are_a_failure(tmp_path):
     found = verdicts(script(tmp_path, HELLO % GOOD), modes={"llm"})["hook.hello"]
-    assert ("failure", "it offers tools that it is not asked for") == (found.outcome, found.words)
-    assert "before_tool" in found.way_out
+    assert ("failure", True) == (found.outcome, "before_tool" in found.way_out)
 
 
-A_REPLY = '{"jsonrpc":"2.0","id":1,"result":{}}'
-IN_THE_PLACE_OF_AN_ANSWER = {
-    "write(json.dumps({'id': str(id), 'result': {}}) + '\\n')": ("the id is a string instead of a whole number", A_REPLY),
-    "write(json.dumps({'id': id, 'result': {}}, indent=1) + '\\n')": ("a line that is not a reply", A_REPLY),
-    "write('ready\\n')": ("it printed ready", A_REPLY),
-    "write('{\"result\":{}}\\n')": (
-        'it printed a line that is not a reply: it has no id of a request: {"result":{}}',
-        "its id the whole number of the request",
-    ),
-}
-
-
-async def test_replacement_of_an_answer_is_printed(tmp_path):
-    """All at a time, since each waits until the time for an answer is up."""
-    bodies = [f"def {name}: {answer}" for answer in IN_THE_PLACE_OF_AN_ANSWER for name in ("hello(params)", "on(method, params)")]
-    found = await asyncio.gather(
-        *(
-            examined(script(tmp_path, body, name=f"hook{number}"), modes={"approve"}, timeout=2.0, hello=4.0)
-            for number, body in enumerate(bodies)
-        )
-    )
-    for (printed, way_out), hello, later in zip(IN_THE_PLACE_OF_AN_ANSWER.values(), found[::2], found[1::2], strict=True):
-        assert ["hook.hello"] == [*hello]
-        for verdict in (hello["hook.hello"], later["hook.approve_tool"]):
-            assert printed in verdict.words
-            assert way_out in verdict.way_out
+@pytest.mark.parametrize(
+    ("body", "words", "way_out"),
+    [
+        (
+            "write(json.dumps({'id': str(id), 'result': {}}) + '\\n')",
+            "the id is a string instead of a whole number",
+            "An answer is",
+        ),
+        ("write('ready\\n')", "it printed ready", "An answer is"),
+        ("pass", "no answer to hook.approve_tool within 1 s", "flush standard output"),
+    ],
+)
+def test_what_came_in_the_place_of_an_answer_is_printed(tmp_path, body, words, way_out):
+    verdict = verdicts(script(tmp_path, f"def on(method, params): {body}"), modes={"approve"}, timeout=1.0)["hook.approve_tool"]
+    assert ("failure", True, True) == (verdict.outcome, words in verdict.words, way_out in verdict.way_out)
 
 
 @pytest.mark.parametrize(
@@ -197,21 +160,19 @@ def test_doctor_detects_missing_flush_even_with_pythonunbuffered(tmp_path, monke
     )
     path = tmp_path / "unflushed.py"
     path.write_text(source)
-    found = verdicts((sys.executable, str(path)), modes={"approve"}, timeout=4.0, hello=4.0)
-    assert "ok" == found["hook.approve_tool"].outcome
-    assert ("failure", True) == (
-        found["C locale, buffered output"].outcome,
-        "flush" in found["C locale, buffered output"].way_out,
-    )
+    (hello,) = verdicts((sys.executable, str(path)), modes={"approve"}, timeout=1.0, hello=1.0).values()
+    assert ("failure", True) == (hello.outcome, "flush" in hello.way_out)
 
 
-def test_silence_is_a_failure(tmp_path):
-    body = (
-        "def on(method, params):\n    if params.get('duration') != 1_500_000 or len(params['result']['for_llm']) > 99: answer()"
-    )
-    found = verdicts(script(tmp_path, body), modes={"tool"}, timeout=3.0)
-    assert "no answer to hook.after_tool within 3 s" == found["hook.after_tool"].words
-    assert "ok" == found["hook.before_tool"].outcome
+def test_a_hook_that_writes_text_fails_in_a_locale_that_is_not_utf8(tmp_path):
+    body = """
+    def on(method, params):
+        text = json.dumps({"id": id, "result": {"action": "abort_turn", "reason": str(params)}}, ensure_ascii=False)
+        print(text, flush=True)
+    """
+    isolated = script(tmp_path, body)
+    found = verdicts((isolated[0], isolated[-1]), modes={"llm"})["hook.before_llm"]
+    assert ("failure", True) == (found.outcome, "UTF-8" in found.way_out)
 
 
 def test_hook_output_is_escaped_on_the_terminal(tmp_path):
@@ -221,40 +182,17 @@ def test_hook_output_is_escaped_on_the_terminal(tmp_path):
 
 def test_first_answer_is_limited_by_the_configured_timeout(tmp_path):
     body = """
-    loads = True
     def hello(params):
-        global loads
-        if loads:
-            time.sleep(0.3)
-            loads = False
+        time.sleep(0.3)
+        globals()["hello"] = lambda params: answer()
         answer()
     """
     found = verdicts(script(tmp_path, body), modes={"approve"}, timeout=0.2)
-    assert ("ok", "ok") == (found["hook.hello"].outcome, found["SIGTERM"].outcome)
-
-
-def test_one_method_of_a_pair_is_a_failure(tmp_path):
-    body = """
-    def on(method, params):
-        answer() if method.startswith("before") else answer(error={"code": -32601, "message": "?"})
-    """
-    found = verdicts(script(tmp_path, body))
-    assert "it knows before_tool and not after_tool" == found["hook.before_tool and hook.after_tool"].words
-    assert "it knows before_llm and not after_llm" == found["hook.before_llm and hook.after_llm"].words
-
-
-def test_changes_the_host_would_undo_are_reported(tmp_path):
-    body = """
-    def on(method, params):
-        answer({"action": "modify", "request": {"tools": [], "messages": []}})
-    """
-    verdict = verdicts(script(tmp_path, body), modes={"llm"})["hook.before_llm"]
-    assert "it changes a system message" in verdict.words
-    assert "it changes tools that are not its own" in verdict.words
+    assert ("ok", "ok") == (found["hook.hello"].outcome, found["hook.runtime_event"].outcome)
 
 
 def test_the_command_prints_verdicts_and_exits_with_1_where_something_is_wrong(tmp_path):
-    done = patchbay("doctor", *script(tmp_path, 'def on(method, params): answer({"decision": 1})'))
+    done = patchbay("doctor", *script(tmp_path, 'def on(method, params): answer({"action": 1})'))
     assert 1 == done.returncode
     assert "failure  hook.before_tool" in done.stdout
     assert '         -> Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".' in done.stdout
@@ -279,35 +217,8 @@ def test_doctor_takes_a_configured_hook_prints_json_and_refuses_wrong_arguments(
         assert (2, f"patchbay: {error}\n") == (refused.returncode, refused.stderr)
 
 
-@pytest.mark.parametrize("written", ["{'action': ''}", '{"action":"",}', "{action:1}", '{"action":NaN}'])
-def test_invalid_json_is_one_failure(tmp_path, written):
-    body = f'def on(method, params):\n    if id: write(\'{{"jsonrpc":"2.0","id":%d,"result":\' % id + {written!r} + \'}}\\n\')'
-    found = verdicts(script(tmp_path, body), modes={"tool", "llm", "approve"})
-    failures = [each for each in found.values() if each.outcome == "failure"]
-    assert ["hook.before_llm"] == [each.check for each in failures]
-    assert failures[0].words.startswith("this is not JSON: ")
-    assert f'{{"jsonrpc":"2.0","id":2,"result":{written}}}; and so in 5 more checks' in failures[0].words
-    assert failures[0].way_out.startswith("Write each answer with a JSON library")
-
-
-def test_a_greeting_that_is_invalid_json_is_reported(tmp_path):
-    (hello,) = verdicts(script(tmp_path, """def hello(params): write('{"id":1,"result":{},}\\n')""")).values()
-    assert ("failure", True, True) == (hello.outcome, "this is not JSON" in hello.words, "JSON library" in hello.way_out)
-
-
-def test_only_points_of_the_hook_are_checked_and_the_duration_is_a_check_of_its_own(tmp_path):
-    found = verdicts(script(tmp_path, ""), modes={"approve"})
-    assert ["hook.hello", "hook.approve_tool"] == [check for check in found if check.startswith("hook.")][:2]
-    assert not any(check.startswith("hook.before") for check in found)
-    assert ("ok", "", True) == (
-        found["standard output"].outcome,
-        found["standard output"].words,
-        "ms" in found["slowest answer"].words,
-    )
-
-
 def test_with_strict_a_warning_is_a_failure_and_after_the_command_it_is_passed_to_the_hook_with_a_note(tmp_path):
-    command = script(tmp_path, "")
+    command = script(tmp_path, "def on(method, params): answer() if id else None")
     note = "patchbay: --strict, --json is passed to the hook: options of doctor come before the command.\n"
     for arguments, outcome in (
         (command, (0, "")),
@@ -316,15 +227,6 @@ def test_with_strict_a_warning_is_a_failure_and_after_the_command_it_is_passed_t
     ):
         done = patchbay("doctor", *arguments)
         assert outcome == (done.returncode, done.stderr)
-
-
-def test_list_reports_a_file_without_hooks_and_disabled_hooks(tmp_path):
-    config = tmp_path / "patchbay.json"
-    config.write_text('{"agents": {}}')
-    done = patchbay("list", "--config", config)
-    assert (f"{config} has no hooks\n", "") == (done.stdout, done.stderr)
-    config.write_text('{"hooks": {"enabled": false}}')
-    assert "hooks.enabled is false: no hook runs\n" == patchbay("list", "--config", config).stdout
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -372,3 +274,13 @@ later    disabled
     outcome = json.loads(patchbay("list", "--json", "--config", config).stdout)
     assert ["audit", "gate", "weather", "later"] == [row["name"] for row in outcome]
     assert ["observe", "approve"] == outcome[1]["modes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"), [('{"agents": {}}', "has no hooks\n"), ('{"hooks": {"enabled": false}}', "no hook runs\n")]
+)
+def test_list_reports_a_file_without_hooks_and_disabled_hooks(tmp_path, text, printed):
+    config = tmp_path / "patchbay.json"
+    config.write_text(text)
+    done = patchbay("list", "--config", config)
+    assert (True, "") == (done.stdout.endswith(printed), done.stderr)

@@ -8,7 +8,6 @@ from hooks_process.peers import mounted_hooks, script, spec
 from patchbay import ToolCall
 from patchbay.executor import Executor
 from patchbay.hooks.events import digest_of
-from patchbay.hooks.process.replies import Findings, parse_reply
 from patchbay.tools import ToolContext, tool
 from support.running import run
 
@@ -61,10 +60,3 @@ def test_requests_about_a_tool_without_facts_are_unchanged(tmp_path):
     assert 2 * ["Tool execution denied by approval hook: only below /srv"] == outcomes
     [first, _] = [params for method, params in seen if method == "approve_tool"]
     assert {"meta", "tool", "arguments", "call_id", "digest", "source"} == first.keys()
-
-
-def test_a_hook_that_sends_the_facts_back_with_a_call_is_not_odd():
-    findings = Findings()
-    call = {"tool": "remove", "arguments": {}, "facts": {"path": "/srv"}, "digest": "sha256:1"}
-    assert {"tool": "remove", "arguments": {}} == parse_reply("before_tool", {"call": call}, findings)["call"]
-    assert not findings.found

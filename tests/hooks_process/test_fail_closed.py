@@ -16,6 +16,7 @@ WRONG = {
     "a wrong type": "answer({'action': 1})",
     "an action that there is not": "answer({'action': 'deny'})",
     "another name for the action": "answer({'decision': 'deny_tool'})",
+    "an unknown member": "answer({'vendor': 1})",
     "an answer without a result": "answer({'action': 'respond'})",
     "standard output closed": "os.close(1)",
 }
@@ -50,12 +51,6 @@ async def test_dead_guard_denies_later_calls(tmp_path):
         await take_turn(manager)
         await wait_until(lambda: process_of(manager).state == "given up")
         assert [REFUSED] == results(await take_turn(manager))
-
-
-async def test_unusual_but_valid_answers_are_not_failures(tmp_path):
-    command = script(tmp_path, "def on(method, params): answer({'vendor': 1})")
-    async with mounted_hooks(spec(command, "tool", fail_closed=True)) as manager:
-        assert ["3"] == results(await take_turn(manager))
 
 
 async def test_one_that_offers_tools_and_fails_about_a_request_ends_the_turn(tmp_path):

@@ -20,10 +20,11 @@ FAILS = {
     "os._exit(3)": "the tool failed: exit status 3",
     "os.close(1)": "the tool failed: it has closed its standard output",
     "answer()": "the tool failed: the call was not answered",
-    "answer({'action': 'respond'})": "the tool failed: the call was not answered",
-    "answer({'action': 'respond', 'result': {'forLLM': '7'}})": "the tool failed: the call was not answered",
+    "answer({'action': 'respond'})": (
+        "the tool failed: its answer to hook.before_tool is refused: it responds without a result for the model"
+    ),
     "answer({'action': 'respond', 'result': {'for_llm': 7}})": (
-        "the tool failed: its answer to hook.before_tool is refused: result.for_llm must be a string, not a number"
+        "the tool failed: its answer to hook.before_tool is refused: /result/for_llm must be a valid string"
     ),
     "answer(error={'code': 1, 'message': 'no weather'})": "the tool failed: it answered with an error: no weather",
     'write(\'{"id":%d,"result":}\\n\' % id)': (

@@ -24,7 +24,7 @@ from hooks_process.peers import (
     wait_until,
     with_limits,
 )
-from patchbay.hooks import Approval, DenyTool, Event, Modify, Respond, ToolOutput
+from patchbay.hooks import DenyTool, Event, Respond
 from patchbay.hooks.process import HookProcessError, HookReplyError, ProcessHook
 from patchbay.hooks.process.child import HookProcess
 from support.running import run
@@ -58,42 +58,6 @@ async def ask_hook(command, *about, modes=(), **members):
     """Start a hook, ask it about each view in turn, and return its decisions; an exception stands for itself."""
     async with running_hook(spec(command, *modes, **members)) as hook:
         return [(await asyncio.gather(getattr(hook, method)(view), return_exceptions=True))[0] for method, view in about]
-
-
-async def test_every_method_is_a_request_and_its_reply_a_decision(tmp_path):
-    command = script(
-        tmp_path,
-        """
-        def on(method, params):
-            if method == "before_llm":
-                answer({"action": "modify", "request": {"model": "other"}})
-            elif method == "after_llm":
-                answer({"action": "modify", "response": {"response": {"content": "new"}}})
-            elif method == "before_tool":
-                answer({"action": "respond", "result": {"for_llm": params["arguments"]["path"]}})
-            elif method == "after_tool":
-                answer({"action": "modify", "result": {"result": {"for_llm": str(params["duration"])}}})
-            elif method == "approve_tool":
-                answer({"approved": True, "reason": params["digest"]})
-        """,
-    )
-    decisions = await ask_hook(
-        command,
-        ("before_llm", view_builders.request()),
-        ("after_llm", view_builders.response(content="old")),
-        ("before_tool", view_builders.call(arguments={"path": "/ü<&>"})),
-        ("after_tool", view_builders.result(ToolOutput("x"), duration=0.5)),
-        ("approve_tool", view_builders.call(digest="sha256:1")),
-        modes=("llm", "tool", "approve"),
-    )
-    expected = [
-        Modify({"model": "other"}),
-        Modify({"content": "new"}),
-        Respond({"for_llm": "/ü<&>"}),
-        Modify({"result": {"for_llm": "500000000"}}),
-        Approval(approved=True, reason="sha256:1"),
-    ]
-    assert expected == decisions
 
 
 async def test_hello_is_first_with_id_1_and_ordered_modes(tmp_path):
@@ -524,7 +488,10 @@ def on(method, params):
         decision = await hook.before_llm(view_builders.request(model=model))
         assert ["mine"] == [tool["function"]["name"] for tool in decision.changes["tools"]]
     await hook.aclose()
-    assert "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: action must be a string" in caplog.text
+    assert (
+        "The hook 'h' failed at before_llm: its answer to hook.before_llm is refused: /action must be a valid string"
+        in caplog.text
+    )
     assert "The hook 'h' failed at before_llm: exit status 7" in caplog.text
 
 
@@ -582,7 +549,7 @@ async def test_oddities_of_its_answers_are_logged_once(tmp_path, caplog):
     assert [None, None] == await ask_hook(command, CALLED, CALLED)
     odd = [record.getMessage() for record in caplog.records if "oddly" in record.getMessage()]
     assert 2 == len(odd)
-    assert "'decision' is not known there: 'action' is meant" in odd[0]
+    assert "the member 'decision' is not known there" in odd[0]
 
 
 async def test_a_hook_with_ever_new_oddities_is_logged_only_so_often(tmp_path, caplog):
@@ -606,19 +573,6 @@ async def test_output_is_escaped_in_the_log(tmp_path, caplog):
     messages = [record.getMessage() for record in caplog.records]
     assert r"[h] \x1b[2J" + "\t" + r"red\x0dERROR" in messages
     assert r"The hook 'h' printed a line that is not a reply: \x1b[1mbold" in messages
-
-
-async def test_a_strict_hook_fails_for_oddities(tmp_path):
-    command = script(tmp_path, 'def on(method, params): answer({"approved": True, "action": "x"})')
-    (failed,) = await ask_hook(command, ("approve_tool", view_builders.call()), modes=("approve",), strict=True)
-    assert isinstance(failed, HookReplyError)
-    assert "its answer to hook.approve_tool is refused: the member 'action' is not known there" in str(failed)
-
-
-async def test_a_wrong_type_is_a_failure(tmp_path):
-    command = script(tmp_path, 'def on(method, params): answer({"action": "abort_turn", "reason": 1})')
-    (failed,) = await ask_hook(command, CALLED)
-    assert "its answer to hook.before_tool is refused: reason must be a string, not a number" == str(failed)
 
 
 async def test_a_command_that_repeats_its_input_is_not_a_hook():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hooks_process.peers import wait_until
-from patchbay.hooks.process.child import MOST_BYTES, MOST_LINES, MOST_SECONDS, LineStream
+from patchbay.hooks.process.child import MOST_BYTES, MOST_LINES, LineStream
 
 
 class Pipe:
@@ -23,15 +23,15 @@ class Pipe:
         return False
 
 
-def make_stream(answers=(), seconds=0.0):
-    """Return a stream whose lines take so many seconds each to read, the lines that were read, and where they come from."""
+def make_stream(answers=()):
+    """Return a stream, the lines that were read, and where they come from."""
     lines, pipe = [], Pipe()
 
     def on_line(line):
         lines.append(line)
         return line in answers
 
-    stream = LineStream(100, on_line, clock=lambda: seconds * len(lines))
+    stream = LineStream(100, on_line)
     stream.connect(pipe)
     return stream, lines, pipe
 
@@ -51,17 +51,6 @@ async def test_lines_that_a_call_waits_for_are_all_read():
     stream, lines, pipe = make_stream(answers=[b"x"])
     stream.feed(b"x\n" * (2 * MOST_LINES))
     assert (2 * MOST_LINES, True) == (len(lines), pipe.is_read)
-    stream.stop()
-
-
-async def test_of_lines_that_are_much_work_fewer_are_read_at_a_time():
-    stream, lines, pipe = make_stream(answers=[b"x"], seconds=0.6 * MOST_SECONDS)
-    stream.feed(b"x\n" * 10 + b"y\n" * 5)
-    assert (10 + 2, False) == (len(lines), pipe.is_read)  # those that are waited for take whatever they take
-    await wait_until(lambda: len(lines) == 14)
-    assert not pipe.is_read
-    await wait_until(lambda: len(lines) == 15)
-    assert pipe.is_read
     stream.stop()
 
 

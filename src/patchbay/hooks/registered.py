@@ -5,7 +5,6 @@ Whatever a hook answers is checked and copied: nothing that it keeps a reference
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -263,8 +262,9 @@ def output_of(hook: RegisteredHook, before: ToolOutput, given: Any) -> ToolOutpu
         raise InvalidOutputError(f"a tool's result must be an object or a string, not the class {given.__name__}")
     unknown = [name for name in given if name not in OUTPUT_MEMBERS] if isinstance(given, Mapping) else []
     for name in unknown:
-        hook.warn("gave a result with %.99r, which means nothing there: %s", name, _hint(name), kind=str(name)[:99])
-    if unknown and "for_llm" not in given and (len(unknown) == len(given) or any("'for_llm'" in _hint(name) for name in unknown)):
+        members = ", ".join(OUTPUT_MEMBERS)
+        hook.warn("gave a result with %.99r, which means nothing there: there are %s", name, members, kind=str(name)[:99])
+    if unknown and "for_llm" not in given:
         raise InvalidOutputError(f"a tool's result without for_llm, with {', '.join(map(repr, unknown)):.99} in its place")
     try:
         return changed_output(before, given)
@@ -277,11 +277,6 @@ def respond_with(hook: RegisteredHook, decision: Any) -> ToolOutput:
     if not isinstance(decision, Respond):
         raise InvalidOutputError("the call was not answered")
     return output_of(hook, ToolOutput(), decision.result)
-
-
-def _hint(name: Any) -> str:
-    near = difflib.get_close_matches(str(name).lower(), OUTPUT_MEMBERS, n=1, cutoff=0.8)
-    return f"is {near[0]!r} meant?" if near else f"there are {', '.join(OUTPUT_MEMBERS)}"
 
 
 # Failures of interceptors: logged, and a denial where the hook fails closed. Each raises what ``_fail_closed`` raises.

@@ -7,7 +7,6 @@ and later call fails at once.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -173,12 +172,9 @@ class PendingReplies(PendingRequests[Any]):
 
 
 WINDOW: Final = 0.1
-MOST_BYTES: Final = 8 * 1024 * 1024
-MOST_LINES: Final = 4000
+MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_LINES: Final = 2000
 """Bounds of unexpected output within ``WINDOW`` seconds."""
-
-MOST_SECONDS: Final = 0.02
-"""CPU time for unexpected lines within ``WINDOW`` seconds."""
 
 
 class LineStream:
@@ -187,18 +183,14 @@ class LineStream:
     ``on_line`` is called with each line and returns whether a call waited for it; such lines do not count.
     """
 
-    def __init__(
-        self, limit: int, on_line: Callable[[bytes | Overlong], bool], *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, limit: int, on_line: Callable[[bytes | Overlong], bool]) -> None:
         self.is_open = True
         self._reader = LineReader(limit)
         self._lines: deque[bytes | Overlong] = deque()
         self._on_line = on_line
         self._pipe: Any = None
         self._timer: asyncio.TimerHandle | None = None
-        self._clock = clock
         self._bytes = self._unexpected = 0
-        self._seconds = 0.0
         self._is_paused = False
 
     def connect(self, pipe: Any) -> None:
@@ -228,15 +220,11 @@ class LineStream:
 
     def _read(self) -> None:
         lines = self._lines
-        since = self._clock()
-        while lines and self._unexpected < MOST_LINES and self._seconds < MOST_SECONDS:
-            is_answer = self._on_line(lines.popleft())
-            since, before = self._clock(), since
-            if is_answer:
+        while lines and self._unexpected < MOST_LINES:
+            if self._on_line(lines.popleft()):
                 self._bytes = 0
             else:
                 self._unexpected += 1
-                self._seconds += since - before
         if (self._unexpected or self._bytes) and self._timer is None and self.is_open:
             self._timer = asyncio.get_running_loop().call_later(WINDOW, self._start_window)
         if self._pipe is not None:
@@ -245,7 +233,6 @@ class LineStream:
     def _start_window(self) -> None:
         self._timer = None
         self._bytes = self._unexpected = 0
-        self._seconds = 0.0
         self._read()
 
     def _pause(self, wanted: Any) -> None:

@@ -20,7 +20,7 @@ from patchbay._ratelimit import LogRateLimiter
 from patchbay._text import escape_controls
 from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
 from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
-from patchbay.hooks.process.replies import Findings, WrongTypeError, parse_tools, read_decision
+from patchbay.hooks.process.replies import Findings, InvalidReplyError, parse_tools, read_decision
 from patchbay.hooks.tools import tool_name
 from patchbay.hooks.types import (
     Approval,
@@ -279,29 +279,19 @@ class ProcessHook:
         """Send a request, and return the decision in its reply. Raises HookProcessError."""
         params = params_of(point, view, flat=self.spec.flat_context)
         result = await self.process.call(f"hook.{point}", encode_params(point, params))
-        findings = Findings()
+        findings: Findings = {}
         try:
             decision = read_decision(point, result, findings, params, view)
-        except WrongTypeError as error:
+        except InvalidReplyError as error:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
-        self._log_findings(point, findings)
-        return decision
-
-    def _log_findings(self, point: str, findings: Findings) -> None:
-        """Log the findings about a reply, each once.
-
-        Raises HookReplyError if the hook is strict, or if it fails closed and something that it meant has no effect.
-        """
-        if not findings.found:
-            return
-        refused = findings.found if self.spec.strict else findings.lost if self.fail_closed else ()
-        if refused:
-            words = "; ".join([words for about, words in findings if about in refused][:_MAX_FINDINGS_OF_ERROR])
+        if findings and (self.spec.strict or self.fail_closed):  # what is passed over may be what the hook meant
+            words = "; ".join([*findings.values()][:_MAX_FINDINGS_OF_ERROR])
             raise HookReplyError(f"its answer to hook.{point} is refused: {words}")
-        for about, words in findings:
+        for about, words in findings.items():
             if len(self._logged) < _MAX_LOGGED_FINDINGS and (point, about) not in self._logged:
                 self._logged.add((point, about))
                 _logger.warning("The hook %r answered hook.%s oddly (logged once): %s", self.name, point, words)
+        return decision
 
     def _refuse_if_closed(self) -> None:
         if self.state == "closed":

@@ -3,50 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from patchbay._config import json_kind
 from patchbay._text import plural
-from patchbay.hooks.process.child import (
-    NO_REPLY,
-    HookProcess,
-    HookProcessError,
-    HookReplyError,
-    ProcessSpec,
-    UnreadableReplyError,
-)
+from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec, UnreadableReplyError
 from patchbay.hooks.process.client import hello_params, tools_of
 from patchbay.hooks.process.protocol import METHODS_OF, MODES, POINTS, decode_params
-from patchbay.hooks.process.replies import Findings, WrongTypeError, parse_tools, read_decision
-from patchbay.hooks.process.wire import NO_JSON, notification_line
+from patchbay.hooks.process.replies import Findings, InvalidReplyError, parse_tools, read_decision
 from patchbay.hooks.tools import keeps_system
 from patchbay.hooks.types import TRACE_PATHS, Ask, Modify, Respond
 
-FLUSH: Final = "Write each answer as one line, with a newline at its end, and flush standard output behind it."
-ANSWER_ALL: Final = "Answer every request with its id; {} is the answer of a hook that has nothing to say."
-CATCH: Final = "Read each line in a try of its own; skip what is not an object, and answer invalid params with an error."
-STDERR: Final = "Print to standard error: standard output is for answers only."
-BOTH: Final = "A hook that is asked before_llm is asked after_llm, too, and before_tool brings after_tool: answer them with {}."
-QUIET: Final = "Leave messages without an id unanswered, also those of kinds that you do not know."
-BY_HAND: Final = "Run the command by hand: it says why."
 START: Final = (
     "There is no shell: name the interpreter (python3 hook.py), a path that is right from here, each argument by itself."
 )
-LOOP: Final = "Read requests from standard input until it ends, and answer each: a hook that ends is started again, or given up."
-REPLY: Final = 'An answer is one line: {"jsonrpc":"2.0","id":1,"result":{}}, its id the whole number of the request.'
-JSON: Final = "Write each answer with a JSON library: texts in double quotes, no comma at the end, true and false, no NaN."
+FLUSH: Final = (
+    "Answer each request with one line that has its id, {} where there is nothing to say, and flush standard output behind it."
+)
+REPLY: Final = (
+    'An answer is one line, written with a JSON library: {"jsonrpc":"2.0","id":1,"result":{}}; its id is the whole number of the '
+    "request."
+)
+STAY: Final = (
+    "Run the command by hand: it says why. Read requests from standard input until it ends, as bytes in UTF-8, each line in a "
+    "try of its own."
+)
 ANSWERS: Final = 'Which actions and members each answer has: docs/guides/hook-processes.md, "The wire".'
 OFFER: Final = (
     'A tool is {"type":"function","function":{"name":"...","description":"...","parameters":{...}}}, with a JSON Schema.'
 )
 NOT_ASKED: Final = 'Put before_tool into its "intercept": without it, calls of its tools have no answer.'
-END: Final = "End when standard input ends: the host has closed it, or is gone."
+BOTH: Final = "A hook that is asked before_llm is asked after_llm, too, and before_tool brings after_tool: answer them with {}."
 UNKNOWN: Final = "Answer methods that you do not know with the error code -32601: later hosts may have more."
-BYTES: Final = "Read and write bytes, and decode them as UTF-8: text streams go by the locale."
+STDERR: Final = "Print to standard error: standard output is for answers only. A message without an id has no answer."
+END: Final = "End when standard input ends: the host has closed it, or is gone."
 
+C_LOCALE: Final = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
+"""The environment of the checks, a service's: text streams are not UTF-8, and output is buffered."""
 
 PROBE: Final = "patchbay_probe"
 """The tool in the sample requests."""
@@ -80,11 +75,8 @@ def sample_params(point: str) -> dict[str, Any]:
         return {**params, "model": "some-model", "response": {**response, "tool_calls": [call]}}
     params |= {"tool": PROBE, "arguments": {"path": "/tmp/Zürich & <北京>", "count": 3}}  # noqa: S108  (no file)
     if point == "after_tool":
-        return {
-            **params,
-            "result": {"for_llm": "done", "silent": False, "is_error": False, "async": False},
-            "duration": 1_500_000,
-        }
+        result = {"for_llm": "done", "silent": False, "is_error": False, "async": False}
+        return {**params, "result": result, "duration": 1_500_000}
     return {**params, "source": ""}
 
 
@@ -92,48 +84,10 @@ class SilentError(HookProcessError):
     """No answer in time."""
 
 
-class StrayOutput:
-    """Output that is not an answer: the count, the first line, and the first since ``begin``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first = self.recent = ""
-        self.counts_replies = True
-        """False while a notification is checked: unreadable replies do not count then."""
-
-    def begin(self) -> None:
-        """Start looking for the next recent line."""
-        self.recent = ""
-
-    def put(self, text: str) -> None:
-        """Count a line."""
-        if text.startswith(NO_REPLY) and not self.counts_replies:
-            return
-        self.count += 1
-        self.first = self.first or text
-        self.recent = self.recent or text
-
-
-class ProbedProcess(HookProcess):
-    """A process whose output lines are counted."""
-
-    def __init__(self, spec: ProcessSpec, stray: StrayOutput) -> None:
-        super().__init__(spec, stray=stray.put, stderr=lambda _text: None)
-        self.lines = 0
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Count the lines, and read them."""
-        if fd == 1:
-            self.lines += data.count(b"\n")
-        super().pipe_data_received(fd, data)
-
-
 Outcome = Literal["ok", "warning", "failure"]
 
-AT_ONCE: Final = 8
 END_SECONDS: Final = 2.0
-_IMPATIENT: Final = 0.3
-"""Seconds to end, where that is not the check."""
+_MAX_PRINTED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +107,15 @@ async def examine(spec: ProcessSpec, *, modes: frozenset[str] | None = None, tim
     """
     doctor = _Doctor(spec, modes, timeout)
     try:
-        if not await doctor.check_hello():
-            return doctor.verdicts
-        for point in POINTS:
-            if doctor.may_ask(point):
-                await doctor.check_point(point)
-        doctor.check_pairs()
-        await doctor.check_unknown_method()
-        await doctor.check_event()
-        await doctor.check_concurrent_requests()
-        await doctor.check_c_locale()
-        await doctor.check_end()
-        doctor.check_other_output()
-        doctor.summarize_unreadable()
+        if await doctor.check_hello():
+            for point in POINTS:
+                if doctor.may_ask(point):
+                    await doctor.check_point(point)
+            doctor.check_pairs()
+            await doctor.check_unknown_method()
+            await doctor.check_event()
+            await doctor.check_end()
+            doctor.check_other_output()
     finally:
         await doctor.close()
     return doctor.verdicts
@@ -176,32 +126,22 @@ class _Doctor:
 
     def __init__(self, spec: ProcessSpec, modes: frozenset[str] | None, timeout: float) -> None:
         self.verdicts: list[Verdict] = []
-        self._spec = replace(spec, limits=replace(spec.limits, eof_grace=_IMPATIENT))
-        self._modes = frozenset(MODES) if modes is None else modes
+        limits = replace(spec.limits, eof_grace=END_SECONDS, term_grace=END_SECONDS)
+        self._spec = replace(spec, modes=modes or frozenset(MODES), env={**C_LOCALE, **spec.env}, limits=limits)
         self._tries_all_modes = modes is None
         self._timeout = timeout
         self._first = max(timeout, spec.limits.hello)  # includes the interpreter's start
-        self.stray = StrayOutput()
         self._unknown: set[str] = set()
-        self._unreadable: list[str] = []
-        self._slowest = 0.0
-        self._current: ProbedProcess | None = None
-
-    # The checks
+        self._printed: list[str] = []
+        self._process: HookProcess | None = None
 
     async def check_hello(self) -> bool:
+        """Start the process and greet it; return whether there is more to check."""
         check = "hook.hello"
-        self._current = process = ProbedProcess(self._spec, self.stray)
         try:
-            await process.start()
-            hello = await self._call(check, self._hello(), within=self._first)
+            hello = await self._start()
         except HookProcessError as error:
-            await self.close()
-            output = f" ({process.last_words:.300})" if process.last_words else ""
-            if isinstance(error, UnreadableReplyError):
-                self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
-                return False
-            self._fail(check, f"{error}{output}", self._fix_for_hello(process, error))
+            await self._report_unanswered(check, error)
             return False
         if hello is not None and not isinstance(hello, dict):
             self._fail(check, f"the result is {json_kind(hello)}", 'Answer with an object: {"ok":true}.')
@@ -215,243 +155,157 @@ class _Doctor:
             self._ok(check, f"offers {plural(len(offered), 'tool')}" if offered else "")
         return True
 
-    def _fix_for_hello(self, process: ProbedProcess, error: HookProcessError) -> str:
-        """Return how to fix a process that did not answer hello."""
-        if not process.pid:
-            return START
-        if isinstance(error, SilentError):
-            return self._fix_for_answer(error, FLUSH)
-        return BY_HAND if process.last_words else LOOP
-
     async def check_point(self, point: str) -> None:
+        """Send a sample request, and read the answer as the host does."""
         check = f"hook.{point}"
         params = sample_params(point)
-        findings = Findings()
+        findings: Findings = {}
         try:
             result = await self._call(check, params)
-            words = self._read(point, result, params, findings)
-        except WrongTypeError as error:
-            self._fail(check, str(error), "A wrong type anywhere refuses the whole answer.")
+            decision = read_decision(point, result, findings, params, decode_params(point, params))
+        except InvalidReplyError as error:
+            self._fail(check, str(error), ANSWERS)
         except HookProcessError as error:
             if isinstance(error, HookReplyError) and self._tries_all_modes and "an error: " in str(error):
                 self._unknown.add(point)
                 self._ok(check, f"not for this hook: {str(error).partition('an error: ')[2]}")
-                return
-            has_ended = self._current is not None and self._current.end is not None
-            await self._report_unanswered(check, error, CATCH if has_ended else self._fix_for_answer(error, ANSWER_ALL))
-        else:
-            if findings.found:
-                report = self._fail if findings.lost else self._warn
-                report(check, "; ".join(findings.found.values()), ANSWERS)
             else:
-                self._ok(check, words)
-
-    def _read(self, point: str, result: Any, params: Mapping[str, Any], findings: Findings) -> str:
-        """Parse an answer as the host does, and describe the decision. Raises WrongTypeError."""
-        decision = read_decision(point, result, findings, params, decode_params(point, params))
-        if point == "approve_tool":
-            return "asks a person" if isinstance(decision, Ask) else "approves" if decision.approved else "does not approve"
-        if point == "before_llm":
-            _find_undone_changes(decision, params, findings)
-        if isinstance(decision, Respond):
-            findings.note("responds", "it answers for a tool that is not its own, which the host's policy may forbid")
-        if isinstance(decision, Modify):
-            if point == "after_llm" and params["response"].get("tool_calls"):
-                if decision.changes.get("tool_calls") == []:
-                    return "takes the calls out of the answer: the turn ends with its content"
-                if "content" in decision.changes and "tool_calls" not in decision.changes:
-                    return f"changes {', '.join(sorted(decision.changes))}: the calls stay, and are carried out"
-            return f"changes {', '.join(sorted(decision.changes))}"
-        return "" if decision is None else type(decision).__name__
+                await self._report_unanswered(check, error)
+        else:
+            if point == "before_llm":
+                _find_undone_changes(decision, params, findings)
+            if isinstance(decision, Respond):
+                findings["respond"] = "it answers for a tool that is not its own, which the host's policy may forbid"
+            if findings:
+                self.verdicts.append(Verdict(check, "warning", "; ".join(findings.values()), ANSWERS))
+            else:
+                self._ok(check, _describe(point, decision, params))
 
     def check_pairs(self) -> None:
-        for first, second in (("before_llm", "after_llm"), ("before_tool", "after_tool")):
+        """Check that a hook knows both methods of a mode, since it is asked both."""
+        for first, second in (METHODS_OF["llm"], METHODS_OF["tool"]):
             if (first in self._unknown) != (second in self._unknown):
                 known, other = (second, first) if first in self._unknown else (first, second)
                 self._fail(f"hook.{first} and hook.{second}", f"it knows {known} and not {other}", BOTH)
 
     async def check_unknown_method(self) -> None:
+        """Send a request that no hook knows."""
         check = "unknown method"
         try:
             await self._call("hook.patchbay_doctor", {})
         except HookReplyError:
             self._ok(check)
         except HookProcessError as error:
-            await self._report_unanswered(check, error, UNKNOWN)
+            await self._report_unanswered(check, error)
         else:
-            self._warn(check, "it answers as if it knew the method", UNKNOWN)
-
-    async def check_concurrent_requests(self) -> None:
-        check = f"{AT_ONCE} requests at once"
-        began = time.monotonic()
-        try:
-            lines = (process := await self._running()).lines
-            await asyncio.gather(*(self._call("hook.hello", self._hello()) for _ in range(AT_ONCE)))
-        except HookProcessError as error:
-            await self._report_unanswered(check, error, ANSWER_ALL)
-            return
-        if (received := process.lines - lines) > AT_ONCE:
-            self._warn(check, f"{received} lines came back for {AT_ONCE} requests", "Answer each request once.")
-        else:
-            self._ok(check, f"{(time.monotonic() - began) * 1000 / AT_ONCE:.2f} ms each")
+            self.verdicts.append(Verdict(check, "warning", "it answers as if it knew the method", UNKNOWN))
 
     async def check_event(self) -> None:
+        """Send an event, which has no answer, and then a request."""
         check = "hook.runtime_event"
-        self.stray.counts_replies = False
         try:
-            lines = (process := await self._running()).lines
-            process.write(notification_line(check, EVENT))
-            await self._call("hook.hello", self._hello())
+            (await self._running()).notify(check, EVENT)
+            await self._call("hook.hello", hello_params(self._spec))
         except HookProcessError as error:
-            await self._report_unanswered(check, error, QUIET)
-            return
-        finally:
-            self.stray.counts_replies = True
-        if process.lines - lines > 1:
-            self._warn(check, "it answers a message that has no id", QUIET)
+            await self._report_unanswered(check, error)
         else:
             self._ok(check)
-
-    async def check_c_locale(self) -> None:
-        """Run in a locale that is not UTF-8, with buffered output."""
-        check = "C locale, buffered output"
-        point = next((point for point in POINTS if point not in self._unknown and self.may_ask(point)), None)
-        if point is None:
-            return
-        await self.close()
-        stray = self.stray.count
-        env = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
-        try:
-            self._current = await self._start_process(replace(self._spec, env={**self._spec.env, **env}))
-            await self._call(f"hook.{point}", sample_params(point))
-        except HookProcessError as error:
-            await self._report_unanswered(check, error, FLUSH if isinstance(error, SilentError) else BYTES)
-        else:
-            if self.stray.count > stray:
-                self._fail(check, f"it printed {self.stray.recent:.100}", BYTES)
-            else:
-                self._ok(check)
-        await self.close()
 
     async def check_end(self) -> None:
-        for check, grace, way_out in (
-            ("end of standard input", END_SECONDS, END),
-            ("SIGTERM", 0.0, "End on SIGTERM; most programs do by themselves."),
-        ):
-            limits = replace(self._spec.limits, eof_grace=grace, term_grace=END_SECONDS)
-            try:
-                process = await self._start_process(replace(self._spec, limits=limits))
-            except HookProcessError as error:
-                self._fail(check, str(error), BY_HAND)
-                continue
-            await process.close()
-            how = process.exit or "it is still there"
-            if "SIGKILL" in how or "still" in how:
-                self._warn(check, "it had to be killed", way_out)
-            elif "SIGTERM" in how and grace:
-                self._warn(check, f"it did not end within {grace:g} s, but on SIGTERM", way_out)
-            else:
-                self._ok(check, how)
+        """Close standard input, as the host does to end a hook."""
+        check = "end of standard input"
+        try:
+            process = await self._running()
+        except HookProcessError as error:
+            await self._report_unanswered(check, error)
+            return
+        await process.close()
+        how = process.exit or "it is still there"
+        if "SIGTERM" in how or "SIGKILL" in how or process.exit is None:
+            self.verdicts.append(Verdict(check, "warning", f"it did not end within {END_SECONDS:g} s, but {how}", END))
+        else:
+            self._ok(check, how)
 
     def check_other_output(self) -> None:
+        """Report lines on standard output that were not answers."""
         check = "standard output"
-        if self.stray.count:
-            self._fail(check, f"{self.stray.count} lines are not answers, the first: {self.stray.first:.120}", STDERR)
+        if self._printed:
+            self._fail(check, f"{plural(len(self._printed), 'line')} not answers, the first: {self._printed[0]:.120}", STDERR)
         else:
             self._ok(check)
-        self._ok("slowest answer", f"{self._slowest * 1000:.1f} ms")
-
-    def summarize_unreadable(self) -> None:
-        """Add to the first verdict about an unreadable reply how many further checks had one."""
-        if others := self._unreadable[1:]:
-            index = next(index for index, each in enumerate(self.verdicts) if each.check == self._unreadable[0])
-            first = self.verdicts[index]
-            self.verdicts[index] = replace(
-                first, words=f"{first.words}; and so in {len(others)} more check{'' if len(others) == 1 else 's'}"
-            )
-
-    # Helpers
 
     async def close(self) -> None:
         """End the process."""
-        if self._current is not None:
-            await self._current.close()
-            self._current = None
+        if self._process is not None:
+            await self._process.close()
 
-    def _fix_for_answer(self, error: HookProcessError, otherwise: str) -> str:
-        """Return how to fix a missing or invalid answer."""
-        return REPLY if isinstance(error, SilentError) and self.stray.recent else otherwise
+    def may_ask(self, point: str) -> bool:
+        """Return whether the hook is asked at this point."""
+        return point in self._spec.methods
 
-    async def _running(self) -> ProbedProcess:
-        """Return the process, restarted if necessary. Raises HookProcessError."""
-        if self._current is None or self._current.end is not None:
-            await self.close()
-            self._current = await self._start_process(self._spec)
-        return self._current
+    async def _start(self) -> Any:
+        """Start a process, and return its answer to hello. Raises HookProcessError."""
+        await self.close()
+        self._process = HookProcess(self._spec, stray=self._keep_printed, stderr=lambda _line: None)
+        await self._process.start()
+        return await self._call("hook.hello", hello_params(self._spec), within=self._first)
 
-    async def _start_process(self, spec: ProcessSpec) -> ProbedProcess:
-        process = ProbedProcess(spec, self.stray)
-        try:
-            await process.start()
-            async with asyncio.timeout(self._first):
-                await process.call("hook.hello", self._hello())
-        except TimeoutError:
-            await process.close()
-            raise SilentError(f"no answer to hook.hello within {self._first:g} s") from None
-        except BaseException:
-            await process.close()
-            raise
-        return process
+    async def _running(self) -> HookProcess:
+        """Return the process, started again if it has ended. Raises HookProcessError."""
+        if self._process is None or self._process.end is not None:
+            await self._start()
+        assert self._process is not None
+        return self._process
 
     async def _call(self, method: str, params: Mapping[str, Any], *, within: float | None = None) -> Any:
         process = await self._running()
         within = self._timeout if within is None else within
-        began = time.monotonic()
-        self.stray.begin()
+        printed = len(self._printed)
         try:
             async with asyncio.timeout(within):
-                result = await process.call(method, params)
+                return await process.call(method, params)
         except TimeoutError:
-            printed = f"; it printed {self.stray.recent:.160}" if self.stray.recent else ""
-            raise SilentError(f"no answer to {method} within {within:g} s{printed}") from None
-        self._slowest = max(self._slowest, time.monotonic() - began)
-        return result
+            words = "".join(f"; it printed {line:.160}" for line in self._printed[printed : printed + 1])
+            raise SilentError(f"no answer to {method} within {within:g} s{words}") from None
 
-    def _hello(self) -> dict[str, Any]:
-        return hello_params(replace(self._spec, modes=self._modes))
-
-    def may_ask(self, point: str) -> bool:
-        """Return whether the hook is asked at this point."""
-        return any(point in METHODS_OF[mode] for mode in self._modes)
+    def _keep_printed(self, line: str) -> None:
+        if len(self._printed) < _MAX_PRINTED:
+            self._printed.append(line)
 
     def _ok(self, check: str, words: str = "") -> None:
         self.verdicts.append(Verdict(check, "ok", words))
 
-    def _warn(self, check: str, words: str, way_out: str) -> None:
-        self.verdicts.append(Verdict(check, "warning", words, way_out))
-
     def _fail(self, check: str, words: str, way_out: str) -> None:
         self.verdicts.append(Verdict(check, "failure", words, way_out))
 
-    async def _report_unanswered(self, check: str, error: HookProcessError, way_out: str) -> None:
+    async def _report_unanswered(self, check: str, error: HookProcessError) -> None:
         """Report an unanswered request; the next check gets a new process."""
-        process = self._current
+        process = self._process
         await self.close()  # its output is complete then
+        words, way_out = str(error), STAY
         if isinstance(error, UnreadableReplyError):
-            self._unreadable.append(check)
-            if len(self._unreadable) == 1:
-                self._fail(check, f"{_problem_of(error)}: {error.line:.160}", _fix_for_reply(error))
-            return
-        output = f" ({process.last_words:.200})" if process is not None and process.end and process.last_words else ""
-        self._fail(check, f"{error}{output}", way_out)
+            words, way_out = f"{words}: {error.line:.160}", REPLY
+        elif isinstance(error, SilentError):
+            way_out = REPLY if "; it printed " in words else FLUSH
+        elif process is None or not process.pid:
+            way_out = START
+        elif process.last_words:
+            words = f"{words} ({process.last_words:.300})"
+        self._fail(check, words, way_out)
 
 
-def _problem_of(error: UnreadableReplyError) -> str:
-    return f"this is {error.why}" if error.why.startswith(NO_JSON) else f"this is not a reply: {error.why}"
-
-
-def _fix_for_reply(error: UnreadableReplyError) -> str:
-    return JSON if error.why.startswith(NO_JSON) else REPLY
+def _describe(point: str, decision: Any, params: Mapping[str, Any]) -> str:
+    if point == "approve_tool":
+        return "asks a person" if isinstance(decision, Ask) else "approves" if decision.approved else "does not approve"
+    if not isinstance(decision, Modify):
+        return "" if decision is None else type(decision).__name__
+    changed = ", ".join(sorted(decision.changes))
+    if point == "after_llm" and params["response"].get("tool_calls"):
+        if decision.changes.get("tool_calls") == []:
+            return "takes the calls out of the answer: the turn ends with its content"
+        if "content" in decision.changes and "tool_calls" not in decision.changes:
+            return f"changes {changed}: the calls stay, and are carried out"
+    return f"changes {changed}"
 
 
 def _find_undone_changes(decision: Any, sent: Mapping[str, Any], findings: Findings) -> None:
@@ -459,8 +313,9 @@ def _find_undone_changes(decision: Any, sent: Mapping[str, Any], findings: Findi
     if not isinstance(decision, Modify):
         return
     if not keeps_system(sent["messages"], decision.changes.get("messages")):
-        findings.note("system", "it changes a system message: the messages stay as they were, unless the policy allows it")
-    if any(tool not in decision.changes.get("tools", sent["tools"]) for tool in sent["tools"]):
-        findings.note("tools", "it changes tools that are not its own: they stay as they were, unless the policy allows it")
-    for problem in parse_tools([tool for tool in decision.changes.get("tools", []) if tool not in sent["tools"]])[1]:
-        findings.note("offer", f"it offers an invalid tool: {problem}", is_lost=True)
+        findings["system"] = "it changes a system message: the messages stay as they were, unless the policy allows it"
+    tools = decision.changes.get("tools", sent["tools"])
+    if any(tool not in tools for tool in sent["tools"]):
+        findings["tools"] = "it changes tools that are not its own: they stay as they were, unless the policy allows it"
+    for problem in parse_tools([tool for tool in tools if tool not in sent["tools"]])[1]:
+        findings["offer"] = f"it offers an invalid tool: {problem}"
