@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
+from typing import Any
 
 from patchbay import ToolCall
 from patchbay.executor import Executor
@@ -66,3 +69,26 @@ def test_progress_of_a_plugin_reaches_the_executor_while_its_tool_runs(tmp_path)
 
     with serving() as server:
         run(main(server))
+
+
+def test_of_the_three_deadlines_that_of_the_tool_is_reported(tmp_path: Path) -> None:
+    slow = write_plugin(
+        tmp_path / "slow",
+        """
+        import asyncio
+        class Plugin(NekoPluginBase):
+            @llm_tool(timeout=4)
+            async def wait(self):
+                await asyncio.Event().wait()
+        """,
+    )
+
+    async def main(server: Any) -> Any:
+        async with Stand(slow, server=f"http://127.0.0.1:{server.port}") as stand:
+            await stand.registered()
+            return await asyncio.to_thread(server.call, "wait")
+
+    with serving() as server:
+        answer = run(main(server))
+    assert (True, "TOOL_TIMEOUT") == (answer["is_error"], answer["error"])
+    assert {"error": "tool 'wait' timed out after 4.0s"} == json.loads(answer["content"])

@@ -13,52 +13,10 @@ from patchbay.approvals import parse_policy
 from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
-from patchbay.tools.tool import MOST_ANNOTATIONS
 from tools_server.rig import Server, calling_back, json_response, serving
 
 URL = "http://127.0.0.1:9/call"
 BOTH = {"read_only": False, "destructive": True}
-
-
-def refusal(server: Any, annotations: Any) -> str:
-    body = {"name": "a", "callback_url": URL, "annotations": annotations}
-    answer = server.ask("POST", "/api/tools/register", raw=json.dumps(body).encode())
-    assert 422 == answer.status, answer.body
-    [fault] = answer.json["detail"]
-    assert ["body", "annotations"] == fault["loc"]
-    return str(fault["msg"])
-
-
-@pytest.mark.parametrize(
-    "message", [BOTH, {"readOnlyHint": False, "destructiveHint": True}, {"read_only": False, "destructiveHint": True}]
-)
-def test_annotations_are_read_under_our_names_and_mcp_names(server: Any, message: dict[str, bool]) -> None:
-    assert server.register(annotations=message)["ok"]
-    assert BOTH == server.tools()["a"]["annotations"]
-    assert BOTH == server.app.registry.snapshot("ann").tools["a"].annotations
-
-
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        (None, "an object of booleans, not NoneType"),
-        (["destructive"], "an object of booleans, not list"),
-        ({"destructive": "yes"}, "'destructive' must be true or false, not str"),
-        ({"destructive": 1}, "'destructive' must be true or false, not int"),
-        ({"destructive": None}, "'destructive' must be true or false, not NoneType"),
-        ({"": True}, "1 to 64 of A-Z"),
-        ({"x" * 65: True}, "1 to 64 of A-Z"),
-        ({"\x1b[2J": True}, "1 to 64 of A-Z"),
-        ({"a\n": True}, "1 to 64 of A-Z"),
-        ({"é": True}, "1 to 64 of A-Z"),
-        ({"\ud800": True}, "1 to 64 of A-Z"),
-        ({str(n): True for n in range(MOST_ANNOTATIONS + 1)}, "no more than 32, not 33"),
-        ({"destructive": True, "destructiveHint": False}, "say the same thing twice"),
-    ],
-)
-def test_invalid_annotations_are_rejected_with_their_path(server: Any, message: Any, words: str) -> None:
-    assert words in refusal(server, message)
-    assert {} == server.tools()
 
 
 def test_registering_with_other_annotations_is_a_change(server: Any) -> None:

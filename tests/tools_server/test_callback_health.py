@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import socket
 from contextlib import ExitStack
 from typing import Any
@@ -16,7 +17,7 @@ from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Tool
 from patchbay.tools.registry import Registration
 from ports import kept_port
-from tools_server.rig import calling_back, json_response, no_response, raw_response, serving
+from tools_server.rig import BOUND, calling_back, json_response, no_response, raw_response, serving
 
 
 def plugin(server: Any, name: str, port: int, source: str = "plugin:p", role: str | None = None) -> None:
@@ -75,16 +76,16 @@ def test_tools_of_other_sources_are_hidden_and_never_dropped(server: Any) -> Non
     assert {"a": "hidden"} == states(server)
 
 
-def call_as_before(server: Any, tool: Any) -> Any:
+def call_as_before(server: Any, tool: Any, role: str = "ann") -> Any:
     """Call a tool that a turn took before it was hidden."""
 
     class Turn(Tool):
         async def run(self, arguments: Any, context: Any) -> Any:
             return await tool.run({}, context)
 
-    server.app.managers["ann"].register_tool(Turn("turn"))
-    answer = server.call("turn")
-    server.app.managers["ann"].unregister_tool("turn")
+    server.app.managers[role].register_tool(Turn("turn"))
+    answer = server.call("turn", role=role)
+    server.app.managers[role].unregister_tool("turn")
     return answer
 
 
@@ -198,3 +199,30 @@ def test_dead_origins_are_probed_in_turn_and_hidden_once(monkeypatch: Any) -> No
         return urls[0] in probed
 
     assert asyncio.run(back()), "who registers again is looked after at once"
+
+
+class Session:
+    """A live session that records its tools."""
+
+    def __init__(self) -> None:
+        self.received: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+
+    async def use_tools(self, snapshot: Any) -> None:
+        self.received.put(list(snapshot.tools))
+
+
+def test_sessions_get_tool_changes_of_the_callback_health(server: Any) -> None:
+    session = server.app.managers["ann"].active = Session()
+    with calling_back(json_response("done"), port=kept_port()) as callback:
+        server.register("a", callback.url, source="plugin:p")
+        assert ["a"] == session.received.get(timeout=BOUND)
+        tool = server.app.registry.snapshot("ann").tools["a"]
+    call_as_before(server, tool, "ben")
+    assert [] == session.received.get(timeout=BOUND)  # hidden
+    with calling_back(json_response("done"), port=callback.port):
+        call_as_before(server, tool, "ben")
+        assert ["a"] == session.received.get(timeout=BOUND)  # shown
+    for _ in range(3):
+        call_as_before(server, tool, "ben")
+    assert [] == session.received.get(timeout=BOUND)
+    assert "a" not in server.app.registry.snapshot("ann").registrations  # dropped

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from patchbay.server.callbacks import CallbackUrlError, read_callback_url
-from tools_server.rig import serving
 
 
 @pytest.mark.parametrize(
@@ -66,24 +65,9 @@ def test_other_urls_are_refused_with_the_reason(url: str, why: str) -> None:
         read_callback_url(url)
 
 
-def test_a_refused_url_is_422_as_the_contract_words_it(server: Any) -> None:
-    answer = server.post("register", name="a", callback_url="http://example.com/")
-    assert 422 == answer.status
-    [detail] = answer.json["detail"]
-    assert ("value_error", ["body", "callback_url"], "http://example.com/") == (detail["type"], detail["loc"], detail["input"])
-    assert detail["msg"].startswith("Value error, callback_url must lead to this machine")
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.3"])
 def test_the_servers_own_port_is_422(server: Any, host: str) -> None:
     answer = server.post("register", name="a", callback_url=f"http://{host}:{server.port}/api/tools/clear")
     [detail] = answer.json["detail"]
     assert (422, "value_error", ["body", "callback_url"]) == (answer.status, detail["type"], detail["loc"])
     assert "own port" in detail["msg"]
-
-
-def test_ports_can_be_listed() -> None:
-    with serving(callback_ports=frozenset({9000})) as server:
-        assert server.register(callback_url="http://127.0.0.1:9000/")["ok"]
-        answer = server.post("register", name="b", callback_url="http://127.0.0.1:22/")
-        assert (422, "value_error") == (answer.status, answer.json["detail"][0]["type"])

@@ -149,16 +149,6 @@ def test_a_store_has_one_server_at_a_time(tmp_path: Any) -> None:
     assert 0o600 == (tmp_path / "tools.db-serving").stat().st_mode & 0o777
 
 
-def test_conflict_names_the_source_that_owns_the_name(server: Any) -> None:
-    server.register("a", source="first", role="ann")
-    server.register("b", source="second")
-    owners = [
-        [(failed["role"], failed["owned_by"]) for failed in server.register(name, source="other")["failed_roles"]]
-        for name in "ab"
-    ]
-    assert [[("ann", "first"), ("ann", "first")], [("ann", "second"), ("ben", "second"), ("*", "second")]] == owners
-
-
 @pytest.mark.parametrize(
     ("headers", "flag"),
     [([("host", "evil.com")], "--allow-host"), ([*LOCAL, ("origin", "https://evil.com")], "--allow-origin"),

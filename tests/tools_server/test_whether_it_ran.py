@@ -48,11 +48,3 @@ def test_invalid_arguments_did_not_run_and_a_raising_tool_did() -> None:
         server.app.managers["ann"].register_tool(Fails("fails"))
         assert ("no", "yes") == (server.call("a")["ran"], server.call("fails")["ran"])
         assert "ran" not in server.call("a", arguments={"n": 1})
-
-
-@pytest.mark.parametrize("key", ["k", None])
-def test_keyed_call_requests_a_grace_from_the_callback(server: Any, key: str | None) -> None:
-    with calling_back(json_response("done")) as callback:
-        server.register("a", callback.url)
-        server.call("a", idempotency_key=key)
-    assert ("60" if key else None) == callback.calls[0].header("x-patchbay-grace")
