@@ -8,27 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from sys import getsizeof
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator
+from typing import Final, Self
 
 from patchbay.errors import ConfigurationError
-from patchbay.executor import ToolExecution
-from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
-from patchbay.realtime.events import (
-    AudioEvent,
-    ConnectionEvent,
-    DroppedEvent,
-    ErrorEvent,
-    InterruptedEvent,
-    RealtimeEvent,
-    ResponseEndEvent,
-    TranscriptEvent,
-)
-
-MAX_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of all queued events; of speech at 24 kHz almost six minutes."""
+from patchbay.loop import TextEvent
+from patchbay.realtime.events import AudioEvent, DroppedEvent, InterruptedEvent, RealtimeEvent, TranscriptEvent
 
 MAX_JOINED_TEXT: Final = 4_096
 MAX_JOINED_AUDIO: Final = 64 * 1024
@@ -38,13 +23,12 @@ NOT_OPEN: Final = "The session is not open: connect it, or use it with 'async wi
 
 
 class EventQueue:
-    """At most ``max_events`` events of together ``MAX_BYTES``. ``close`` adds the last one."""
+    """At most ``max_events`` events. ``close`` adds the last one."""
 
     def __init__(self, max_events: int) -> None:
         self._max_events = max_events
         self._is_open = False
-        self._events: deque[tuple[RealtimeEvent, int]] = deque()
-        self._bytes = 0
+        self._events: deque[RealtimeEvent] = deque()
         self._dropped = 0
         self._ended = False
         self._wake: asyncio.Future[None] | None = None
@@ -65,28 +49,25 @@ class EventQueue:
             self._discard_audio()
         events = self._events
         if len(events) <= self._max_events // 2 or not self._join(event):
-            events.append((event, _size(event)))
-            self._bytes += events[-1][1]
-        while len(events) > self._max_events or (self._bytes > MAX_BYTES and len(events) > 1):
-            self._take()
+            events.append(event)
+        while len(events) > self._max_events:
+            events.popleft()
             self._dropped += 1
         self.wake()
 
     def _discard_audio(self) -> None:
         """Drop audio that must not be played any more, so that the reader reaches the interruption at once."""
-        self._events = deque(each for each in self._events if not isinstance(each[0], AudioEvent))
-        self._bytes = sum(size for _, size in self._events)
+        self._events = deque(each for each in self._events if not isinstance(each, AudioEvent))
 
     def _join(self, event: RealtimeEvent) -> bool:
         """Append to the last event of the same type, past pieces of another type (speech and its transcript)."""
         events = self._events
         for place in range(len(events) - 1, max(len(events) - 3, -1), -1):
-            last, size = events[place]
+            last = events[place]
             if type(last) is type(event):
                 if (joined := _joined(last, event)) is None:
                     return False
-                events[place] = joined, _size(joined)
-                self._bytes += events[place][1] - size
+                events[place] = joined
                 return True
             if not isinstance(last, AudioEvent | TextEvent | TranscriptEvent):
                 return False
@@ -110,7 +91,7 @@ class EventQueue:
         if self._dropped:
             count, self._dropped = self._dropped, 0
             return DroppedEvent("events", count=count)
-        return self._take() if self._events else None
+        return self._events.popleft() if self._events else None
 
     async def wait(self) -> bool:
         """Wait until ``now`` has an event, or for ``wake``; return False after the last event. Raises as ``now``."""
@@ -133,11 +114,6 @@ class EventQueue:
             raise ConfigurationError(NOT_OPEN)
         if self._wake is not None and not self._wake.done():
             raise ConfigurationError("The events of a session have one reader at a time.")
-
-    def _take(self) -> RealtimeEvent:
-        event, size = self._events.popleft()
-        self._bytes -= size
-        return event
 
 
 class EventReader(AsyncIterator[RealtimeEvent]):
@@ -187,99 +163,3 @@ def _joined(one: RealtimeEvent, other: RealtimeEvent) -> RealtimeEvent | None:
         ):
             return TranscriptEvent(one.role, one.text + other.text, whole=False)
     return None
-
-
-def _size(event: RealtimeEvent) -> int:
-    """Estimate how many bytes of content an event holds."""
-    return _json_size(event.usage) if isinstance(event, ResponseEndEvent) else estimate_size(_content(event))
-
-
-def _json_size(value: Any) -> int:
-    """Return the exact size of decoded JSON from a server."""
-    size, left = 0, [value]
-    while left:
-        value = left.pop()
-        size += getsizeof(value)
-        if isinstance(value, Mapping):
-            left += [*value.keys(), *value.values()]
-        elif isinstance(value, list):
-            left += value
-    return size
-
-
-def _content(event: RealtimeEvent) -> Sequence[Any]:
-    match event:
-        case AudioEvent():
-            return [event.audio]
-        case TextEvent():
-            return [event.delta]
-        case TranscriptEvent() | UserOutputEvent():
-            return [event.text]
-        case ToolCallEvent():
-            return [event.tool_call.raw_arguments]
-        case ToolProgressEvent():
-            return [event.tool_call.raw_arguments, event.progress.message, event.progress.data]
-        case ToolResultEvent():
-            return _execution_content(event.execution)
-        case ConnectionEvent():
-            return [event.reason]
-        case ErrorEvent():
-            return [str(event.error)]
-    return []
-
-
-def _execution_content(execution: ToolExecution) -> Sequence[Any]:
-    content = [execution.call.raw_arguments, execution.arguments, execution.content, execution.value]
-    if (output := execution.output) is not None:
-        content += [output.for_llm, output.for_user, output.media, output.artifact_tags]
-        content += [each.data for each in output.attachments]
-    if execution.error is not None:
-        content += execution.error.args
-    if execution.actions is not None:
-        content.append(execution.actions.state_delta)
-    return [*content, *(each.data for each in execution.result.attachments)]
-
-
-MAX_SAMPLE: Final = 64
-"""Members of one container that are visited; larger containers are extrapolated from these."""
-
-MAX_VISITED: Final = MAX_SAMPLE**2
-"""Objects that are visited in all; the content of containers beyond that does not count."""
-
-_OBJECT_SIZE: Final = 48  # bytes
-_TEXTS: Final = (str, bytes, bytearray)
-_PLAIN: Final = (list, tuple, set, frozenset, deque)
-_CONTAINERS: Final = (dict, *_PLAIN)
-
-
-def estimate_size(values: Iterable[Any]) -> int:
-    """Estimate the size of plain values in bytes, each object once, in bounded time. Other objects count a constant."""
-    size, unvisited = 0.0, MAX_VISITED
-    seen = set[int]()
-    left: deque[tuple[Any, float]] = deque([(tuple(values), 1.0)])  # containers with extrapolation factors
-    while left and unvisited:
-        container, times = left.popleft()
-        count, members = _members(container)
-        some = list(islice(members, min(MAX_SAMPLE, unvisited)))  # atomic: a tool's thread may change the container
-        unvisited -= len(some)
-        times *= max(count / len(some), 1.0) if some else 1.0
-        for each in some:
-            if id(each) in seen:
-                continue
-            seen.add(id(each))
-            if isinstance(each, _TEXTS):
-                size += times * getsizeof(each)
-            elif isinstance(each, _CONTAINERS):
-                size += times * getsizeof(each)
-                left.append((each, times))
-            else:
-                size += times * _OBJECT_SIZE
-    return int(size)
-
-
-def _members(container: Any) -> tuple[int, Iterator[Any]]:
-    """Return the length and members of a container, without calling overridden methods."""
-    if isinstance(container, dict):
-        return 2 * dict.__len__(container), chain.from_iterable(dict.items(container))
-    kind = next(each for each in _PLAIN if isinstance(container, each))
-    return kind.__len__(container), kind.__iter__(container)

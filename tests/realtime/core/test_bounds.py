@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 
-from patchbay.errors import ConfigurationError, UpstreamError
-from patchbay.executor import ToolExecution
-from patchbay.loop import TextEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UserOutputEvent
+from patchbay.errors import ConfigurationError
+from patchbay.loop import TextEvent
 from patchbay.realtime import (
     AudioEvent,
     ConnectionEvent,
     DroppedEvent,
-    ErrorEvent,
     InterruptedEvent,
     RealtimeEvent,
-    ResponseEndEvent,
     TranscriptEvent,
 )
-from patchbay.realtime.event_queue import MAX_BYTES, MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
+from patchbay.realtime.event_queue import MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
 from patchbay.realtime.history import Transcript
 from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffer
 from patchbay.realtime.tool_calls import (
@@ -33,9 +28,7 @@ from patchbay.realtime.tool_calls import (
     late_result_text,
     rejected_execution,
 )
-from patchbay.tools import Progress, ToolActions
-from patchbay.tools.output import ToolOutput
-from patchbay.types import Attachment, ToolCall, ToolResult
+from patchbay.types import ToolCall
 from support.running import run
 
 CLOSED = ConnectionEvent("closed", "x")
@@ -59,56 +52,6 @@ def read_late(most: int, *events: RealtimeEvent) -> list[object]:
 
 def test_oldest_unread_events_are_dropped_with_a_count():
     assert [DroppedEvent("events", count=2), InterruptedEvent(), CLOSED] == read_late(2, *[InterruptedEvent()] * 3)
-
-
-def test_unread_audio_is_bounded():
-    piece = AudioEvent(bytes(MAX_BYTES // 3), 24_000)
-    assert [DroppedEvent("events", count=3), piece, piece] == read_late(1000, *[piece] * 5)[:3]
-
-
-LONG = "a" * MAX_BYTES
-CALL = ToolCall("c", "look", LONG)
-
-
-def settled(value: object, content: str = "", **fields: Any) -> ToolResultEvent:
-    result = ToolResult("c", "look", content, attachments=fields.pop("attachments", ()))
-    arguments = fields.pop("arguments", {})
-    return ToolResultEvent(ToolExecution(ToolCall("c", "look"), arguments, value, result, **fields), 1)
-
-
-def long_events() -> Iterator[RealtimeEvent]:
-    """Yield events of each kind that are larger than the buffer."""
-    yield TextEvent("a" * MAX_BYTES)
-    yield TranscriptEvent("user", "a" * MAX_BYTES, whole=True)
-    yield ToolCallEvent(CALL, 1)
-    yield ToolProgressEvent(CALL, Progress("Looking."), 1)
-    yield ToolProgressEvent(ToolCall("c", "look"), Progress("a" * MAX_BYTES), 1)
-    yield ToolProgressEvent(ToolCall("c", "look"), Progress("Looking.", data={"page": [bytes(MAX_BYTES)]}), 1)
-    yield settled("", LONG)
-    yield settled({"rows": ({"text": LONG},)})
-    yield settled([{"number": f"{number:0128}"} for number in range(MAX_BYTES // 64)])
-    yield settled(ToolOutput(for_user=LONG))
-    yield settled("", attachments=(Attachment(bytes(MAX_BYTES), "image/png"),))
-    yield settled("", error=ValueError(LONG))
-    yield settled("", actions=ToolActions(state_delta={"seen": LONG}))
-    yield settled("", arguments={"lists": [[] for _ in range(MAX_BYTES // 32)]})
-    yield ToolResultEvent(ToolExecution(CALL, {}, "", ToolResult("c", "look", "")), 1)
-    yield UserOutputEvent(ToolCall("c", "look"), "a" * MAX_BYTES, (), handled=False)
-    yield ResponseEndEvent("completed", {"tokens": [{"count": "a" * MAX_BYTES}]})
-    yield ResponseEndEvent("completed", {"tokens": [{} for _ in range(MAX_BYTES // 64)]})
-    yield ErrorEvent(UpstreamError("a" * MAX_BYTES))
-    yield ConnectionEvent("lost", "a" * MAX_BYTES)
-
-
-def test_unread_events_are_bounded_in_size():
-    for event in long_events():
-        assert [DroppedEvent("events", count=3), CLOSED] == read_late(1000, *[event] * 3), event.type
-
-
-def test_result_equal_to_its_text_is_counted_once():
-    text = "a" * (MAX_BYTES // 3)
-    event = settled(text, text)
-    assert [event, event, CLOSED] == read_late(1000, event, event)
 
 
 def test_nothing_follows_the_end_event():
