@@ -29,8 +29,6 @@ class PartialCall:
     arguments: str = ""
     """The complete arguments, if the server has sent them in one piece."""
     done: bool = False
-    claimed: bool = False
-    """True once the call was run or answered."""
     truncated: bool = False
     """True if arguments were dropped because of their length."""
     _pieces: list[str] = field(default_factory=list)

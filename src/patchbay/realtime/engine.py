@@ -16,7 +16,7 @@ from patchbay.realtime.call_assembly import PartialCall
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, RealtimeEvent
-from patchbay.realtime.history import Transcript, UnansweredInput
+from patchbay.realtime.history import Transcript
 from patchbay.realtime.providers.base import Dialect, Line
 from patchbay.realtime.reconnect import Reconnector
 from patchbay.realtime.responses import ResponseController
@@ -51,7 +51,6 @@ class SessionEngine:
         limits = settings.limits
         self.tools = tools
         self._transcript = Transcript(limits.kept_items, limits.kept_chars)
-        self._unanswered_input = UnansweredInput(limits)
         self.tool_sync = ToolSync(tools, limits.update, updates=dialect.updates_tools, renew=self._renew_connection)
         self.reconnector = Reconnector(settings, dialect, self, tools=self.tool_sync, transcript=self._transcript)
         self._turns = Turns(context, self.tools, self._transcript, max_calls=limits.max_calls)
@@ -60,6 +59,7 @@ class SessionEngine:
         self._close_soon = close_soon
         self._unanswered_lines = 0  # user lines since the last response started, which precedes them
         self._response_owed = False  # a response that the next connection must request
+        self._answer_dropped = False  # by the server for newer input, the answer to which has not started
         self.is_muted = False
         """True after ``interrupt``, until the user continues."""
         self._was_busy = False  # since the last IdleEvent
@@ -139,8 +139,7 @@ class SessionEngine:
 
     def interrupt(self) -> None:
         """Cancel the response and the running calls; request nothing until the user continues."""
-        self._response_owed = False
-        self._unanswered_input.mute()
+        self._response_owed = self._answer_dropped = False
         self.is_muted = self._was_busy = True
         self._turns.end_current()
         if self.controller is not None:
@@ -196,16 +195,15 @@ class SessionEngine:
         self.queue.put(event)
 
     def on_line(self, line: Line, *, is_answered: bool = True) -> None:
-        """Add a line to the transcript, and to the unanswered input unless ``is_answered``."""
+        """Add a line to the transcript."""
         self._transcript.add(line.role, line.text, before=self._unanswered_lines if line.role == "assistant" else 0)
         if not is_answered:
             self._unanswered_lines += 1
-            self._unanswered_input.add(line)
         self._turns.on_line(line)
 
     def on_response_started(self, *, wanted: bool) -> None:
         """Record the start of a response."""
-        self._unanswered_input.began()
+        self._answer_dropped = False
         self._unanswered_lines = 0
         self._was_busy = True
         self.is_muted = self.is_muted and not wanted
@@ -215,9 +213,6 @@ class SessionEngine:
         """Record the end of a response; a completed one proves the connection useful."""
         if status == "completed":
             self.reconnector.mark_useful()
-            controller = self.controller
-            if not calls and (controller is None or not controller.may_continue):
-                self._unanswered_input.answered()
         self._turns.on_response_done(status, chars=chars, calls=calls)
 
     def on_response_failed(self, error: PatchbayError) -> None:
@@ -229,36 +224,23 @@ class SessionEngine:
         """Abandon the previous turn's calls, unless the server cancels calls itself."""
         controller = self.controller
         keep = controller if controller is not None and controller.continues_unprompted else None
-        if keep is not None:
-            self._unanswered_input.restart()
+        self._answer_dropped = self._answer_dropped or (keep is not None and not self.is_muted)
         if typed:
             return  # done by ``send_text`` already
         self._turns.end_current(is_spoken=True)
         self.calls.abandon(keep=keep)
         self._begin_turn()
 
-    def on_call_complete(self, call: PartialCall) -> None:
-        """Run the call early if it may."""
-        if self.controller is not None:
-            self.calls.start_early(self.controller, call)
-
     def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
         """Run or reject the calls of a finished response."""
-        self.reconnector.handle = ""  # it would resume before these calls; the server may send a newer one
         if self.controller is not None:
             (self.calls.start if run else self.calls.reject)(self.controller, calls)
-
-    def on_late_call(self, call: PartialCall) -> None:
-        """Run a call that arrived after the end of its response."""
-        if self.controller is not None:
-            self.calls.start_late(self.controller, call)
 
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Cancel calls."""
         was_waiting, controller = self.calls.cancel_calls(call_ids), self.controller
         goes_on = was_waiting and controller is not None and controller.is_quiet  # not while it responds beside its calls
-        if goes_on:
-            self._unanswered_input.restart()
+        self._answer_dropped = self._answer_dropped or (goes_on and not self.is_muted)
         return goes_on
 
     def on_session_change(self, event: SessionUpdated | ServerError) -> None:
@@ -275,12 +257,6 @@ class SessionEngine:
         """Renew the connection in time."""
         self.reconnector.schedule_renewal(seconds)
 
-    def on_resumption_handle(self, handle: str) -> None:
-        """Remember the handle with which the session can be resumed."""
-        self.reconnector.handle = handle
-        if handle and self.controller is not None and self.controller.is_quiet:
-            self._unanswered_input.checkpoint()
-
     def _renew_connection(self) -> None:
         self.reconnector.request_renewal()
 
@@ -293,22 +269,17 @@ class SessionEngine:
         if not self._opened.done():
             self._opened.set_result(None)
         self.emit(ConnectionEvent("open"))
-        lines = self._unanswered_input.lines() if controller.resumed else ()
-        with self._between_turns():
-            self.calls.on_connected(controller)
-        asks = self._response_owed and not self.calls.has_open_rounds and not self.calls.late_results.wants_response
-        self._response_owed = False
-        for number, line in enumerate(lines, 1):
-            controller.send_text(line, answer=asks and number == len(lines))
-        if asks:
+        self.calls.on_connected()
+        has_results = self.calls.send_late_results(controller)
+        if self._response_owed or (has_results and not self.is_muted):
             controller.request_response()
+        self._response_owed = False
         self.advance()
 
     def on_disconnected(self, controller: ResponseController) -> None:
         """Keep what the next connection needs."""
-        self._response_owed = self._response_owed or controller.response_owed or self._unanswered_input.expects_more
+        self._response_owed = self._response_owed or controller.response_owed or self._answer_dropped
         self.tool_sync.on_disconnected()
-        self.calls.on_disconnected(controller)
         self.advance()
 
     def on_connection_failed(self, error: PatchbayError) -> None:
@@ -324,13 +295,12 @@ class SessionEngine:
     def is_quiescent(self) -> bool:
         """True if no response and no call is pending or may still come; calls reported as running do not count."""
         controller = self.controller
-        return controller is not None and controller.is_free and not controller.may_continue and not self.calls.has_open_rounds
+        return controller is not None and controller.is_free and not self.calls.has_open_rounds
 
-    def add_input(self, line: Line, *, wanted: bool = True) -> None:
-        """Record a line sent to the model, and whether a response to it is ``wanted``."""
+    def add_input(self, line: Line) -> None:
+        """Record a line sent to the model."""
         self._transcript.add(line.role, line.text)
         self._unanswered_lines += 1
-        self._unanswered_input.add(line, wanted=wanted)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task that ends before the session does."""
@@ -355,8 +325,10 @@ class SessionEngine:
         controller = self.controller
         if controller is not None:
             self.tool_sync.push(controller)
-            if self.calls.late_results and self.is_quiescent():
-                self.calls.send_late_results(controller, may_ask=not self.is_muted)
+            if self.calls.has_late_results and self.is_quiescent():
+                has_results = self.calls.send_late_results(controller)
+                if has_results and not self.is_muted:
+                    controller.request_response()
             self.reconnector.renew_if_idle()
             controller = self.controller  # it may have been closed
         turn = self._turns.current
@@ -370,7 +342,7 @@ class SessionEngine:
     def _emit_idle(self) -> None:
         if self._was_busy and self.is_idle:
             self._was_busy = False
-            self._unanswered_input.stop_waiting()
+            self._answer_dropped = False
             self.emit(IdleEvent())
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

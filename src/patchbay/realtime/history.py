@@ -1,4 +1,4 @@
-"""Bounded records of a conversation: transcript, unanswered input, chat history, and the turn in progress. Pure."""
+"""Bounded records of a conversation: transcript, chat history, and the turn in progress. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 from patchbay.loop import ReplyEvent
 from patchbay.loop.conversation import files_message, reply_message
-from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.providers.base import Line
 from patchbay.tools import well_formed
 from patchbay.tools.results import excerpt
@@ -50,11 +49,6 @@ class Transcript:
         while len(self._lines) > self._items or self._size > self._chars:
             self._size -= len(self._lines.popleft().text)
 
-    def clear(self) -> None:
-        """Drop all lines."""
-        self._lines.clear()
-        self._size = 0
-
     def lines(self) -> tuple[Line, ...]:
         """Return the lines, oldest first."""
         return tuple(self._lines)
@@ -62,68 +56,6 @@ class Transcript:
     def messages(self) -> list[Message]:
         """Return the lines as chat messages."""
         return [{"role": line.role, "content": line.text} for line in self._lines]
-
-
-class UnansweredInput:
-    """Lines that the model was sent and has not answered completely: a resumed connection may need them again.
-
-    No protocol acknowledges input, so a line counts as answered when a response that started after it has completed.
-    """
-
-    def __init__(self, limits: RealtimeLimits) -> None:
-        self.expects_more = False
-        """True if the server dropped its response for newer input, and its response to that has not started."""
-        self._is_wanted = False  # a response to any of the lines
-        items, chars = limits.kept_items, limits.kept_chars
-        self._pending = Transcript(items, chars)
-        self._begun = Transcript(items, chars)  # lines that a started response may cover
-        self._resumed = Transcript(items, chars)  # of those, what the resumption handle covers
-
-    def lines(self) -> tuple[Line, ...]:
-        """Return what a resumed server may not know, oldest first."""
-        return self._begun.lines() + self._pending.lines()
-
-    def add(self, line: Line, *, wanted: bool = True) -> None:
-        """Record a line, and whether a response to it is wanted."""
-        self._is_wanted = self._is_wanted or wanted
-        self._pending.add(line.role, line.text)
-
-    def began(self) -> None:
-        """Record the start of a response, which counts for all lines so far."""
-        self.expects_more = False
-        _move(self._pending, self._begun)
-
-    def checkpoint(self) -> None:
-        """Record that the server's resumption handle covers what it has begun to answer."""
-        _move(self._begun, self._resumed)
-
-    def restart(self) -> None:
-        """Record that the server dropped its answer because of newer input."""
-        for lines in (self._begun, self._pending):
-            _move(lines, self._resumed)
-        _move(self._resumed, self._pending)
-        self.expects_more = self._is_wanted
-
-    def answered(self) -> None:
-        """Record a completed response."""
-        self._begun.clear()
-        self._resumed.clear()
-        self._is_wanted = self._is_wanted and bool(len(self._pending))
-
-    def mute(self) -> None:
-        """Expect no response to the lines so far."""
-        self.expects_more = self._is_wanted = False
-
-    def stop_waiting(self) -> None:
-        """Expect no response any more."""
-        self.expects_more = False
-
-
-def _move(lines: Transcript, behind: Transcript) -> None:
-    """Append lines to others."""
-    for line in lines.lines():
-        behind.add(line.role, line.text)
-    lines.clear()
 
 
 _TRIM_TO: Final = 0.75

@@ -38,14 +38,8 @@ class SessionHost(Protocol):
     def on_user_turn(self, *, typed: bool) -> None:
         """Handle the start of the user's turn, which voids the previous one. ``typed``: it is a text sent by us."""
 
-    def on_call_complete(self, call: PartialCall) -> None:
-        """Handle a complete call while its response continues."""
-
     def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
-        """Handle the calls of a finished response; ``run`` if it was completed."""
-
-    def on_late_call(self, call: PartialCall) -> None:
-        """Handle a call that arrived after the end of its response."""
+        """Handle the calls of a finished response; ``run`` if it was completed. Late calls come apart from the others."""
 
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Handle calls cancelled by the server; return whether results of them were pending."""
@@ -59,11 +53,8 @@ class SessionHost(Protocol):
     def on_go_away(self, seconds: float) -> None:
         """Handle that the server will close the connection."""
 
-    def on_resumption_handle(self, handle: str) -> None:
-        """Handle a new resumption handle."""
-
-    def add_input(self, line: Line, *, wanted: bool) -> None:
-        """Record a line sent to the model; ``wanted``: a response is expected."""
+    def add_input(self, line: Line) -> None:
+        """Record a line sent to the model."""
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task."""

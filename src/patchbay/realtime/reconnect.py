@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import Final, Protocol
 
+from patchbay._backoff import Backoff
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.connection import SetupRefusedError, open_connection
@@ -51,16 +51,14 @@ class Reconnector:
         transcript: Transcript,
     ) -> None:
         self.controller: ResponseController | None = None
-        self.handle = ""
-        """The handle with which a new connection resumes this session, "" if it cannot."""
         self._settings = settings
-        self._limits = settings.limits
+        self._limits = limits = settings.limits
         self._dialect = dialect
         self._owner = owner
         self._tools = tools
         self._transcript = transcript
         self._was_open = False
-        self._failures = 0  # consecutive
+        self._backoff = Backoff(limits.first_pause, limits.longest_pause, retries=limits.reconnects)
         self._renewal_wanted = False
         self._was_useful = False  # of the current connection
         self._leave_timer: asyncio.TimerHandle | None = None  # set by ``schedule_renewal``
@@ -77,7 +75,7 @@ class Reconnector:
 
     def mark_useful(self) -> None:
         """Record a completed response, which resets the failure count."""
-        self._failures = 0
+        self._backoff.reset()
         self._was_useful = True
 
     def request_renewal(self) -> None:
@@ -101,30 +99,37 @@ class Reconnector:
         while True:
             try:
                 controller = await self._open()
-            except PatchbayError as error:
+            except PatchbayError as failure:
+                error = failure
                 if isinstance(error, SetupRefusedError) and self._tools.revert(str(error)):
                     self._owner.emit(ErrorEvent(error))
-                    continue  # at once, with the same handle
-                self.handle = ""  # a session that cannot be resumed is started again
+                    continue  # at once
                 if not self._may_try_again(error):
+                    return error
+                pause = self._backoff.fail()
+                if self._backoff.is_exhausted:
                     return error
                 self._owner.emit(ErrorEvent(error))
             else:
                 reason = await self._serve(controller)
-                if self._limits.reconnects <= self._failures and not self._renewal_wanted:
+                if self._renewal_wanted:
+                    self._renewal_wanted = False
+                    continue  # a planned renewal does not wait
+                pause = self._backoff.fail()
+                if self._backoff.is_exhausted:
                     return UpstreamError(f"The connection to the model's server is lost: {reason}")
-            await self._pause()
+            await asyncio.sleep(pause)
 
     async def _open(self) -> ResponseController:
-        handle, tools = self.handle, self._tools
+        tools = self._tools
         wire = await open_connection(
             self._dialect(self._settings),
             self._settings,
-            lambda: ConnectionSetup(tools.tools_for_connection(), resume=handle),
-            lines=lambda: () if handle else self._transcript.lines(),
+            lambda: ConnectionSetup(tools.tools_for_connection()),
+            lines=self._transcript.lines,
             exclude=tools.exclude_refused_tool,
         )
-        return ResponseController(wire, self._limits, self._owner, resumed=bool(handle))
+        return ResponseController(wire, self._limits, self._owner)
 
     async def _serve(self, controller: ResponseController) -> str:
         """Use a connection until it ends; return the reason."""
@@ -172,16 +177,7 @@ class Reconnector:
             return False  # the caller handles a failure of the first connection
         status = error.upstream_status
         is_final = status is not None and 400 <= status < 500 and status not in _TRANSIENT
-        return not is_final and self._failures < self._limits.reconnects
-
-    async def _pause(self) -> None:
-        """Wait with jitter and exponential backoff; a planned renewal does not wait."""
-        if self._renewal_wanted:
-            self._renewal_wanted = False
-            return
-        longest = min(self._limits.longest_pause, self._limits.first_pause * 2 ** min(self._failures, 30))
-        self._failures += 1
-        await asyncio.sleep(random.uniform(0, longest))  # noqa: S311  (jitter)
+        return not is_final
 
     def _close_for_renewal(self) -> None:
         """Close the connection on purpose after sending what is queued; the next is opened at once."""

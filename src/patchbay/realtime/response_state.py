@@ -13,7 +13,7 @@ from patchbay.realtime.config import RealtimeLimits
 from patchbay.realtime.events import TranscriptEvent
 from patchbay.realtime.host import SessionHost
 from patchbay.realtime.providers.base import Line
-from patchbay.realtime.server_events import CallDelta, FinalCall, InputTranscript, ResponseDone
+from patchbay.realtime.server_events import CallDelta, FinalCall, InputTranscript
 
 
 class Timer:
@@ -72,7 +72,6 @@ class ResponseScheduler:
         self.deadline: float | None = None
         self._unwanted = False  # cancel the requested response when it starts
         self._deferred = False  # requests left to a response that the server starts by itself
-        self._was_requested = False  # the response in progress started while one was requested
 
     @property
     def is_response_owed(self) -> bool:
@@ -118,7 +117,6 @@ class ResponseScheduler:
         """Record the start of a response; return True if it must be cancelled at once."""
         unwanted, self._unwanted = self._unwanted or self.state == "discarding", False
         self._deferred = False
-        self._was_requested = self.state == "requested"
         self.state = "in_progress"
         self.deadline = now + self._done
         return unwanted and self._start_cancel(now)
@@ -134,24 +132,10 @@ class ResponseScheduler:
         self.deadline = None
         self._unwanted = False
 
-    def ended_by_late_cancel(self, now: float) -> None:
-        """Record that a cancel of an earlier response has ended this one, which is wanted.
-
-        The server started it by itself: it receives a request that was sent behind the cancel only now, and answers it. Without
-        one the response is requested again.
-        """
-        was_requested = self._was_requested
-        self.ended()
-        if was_requested:
-            self.state = "requested"
-            self.deadline = now + self._created
-        else:
-            self.wanted = True
-
     def busy(self, now: float) -> None:
         """Record a refusal because another response is in progress: the request waits for its end."""
         self.wanted = self.wanted or not self._unwanted
-        self._unwanted = self._was_requested = False
+        self._unwanted = False
         if self.state == "requested":
             self.state = "in_progress"
             self.deadline = now + self._done
@@ -192,8 +176,6 @@ class ResponseScheduler:
 _ENDED_KEPT: Final = 64
 """Number of finished response ids that are remembered to recognize late events."""
 
-_ABANDONED_KEPT: Final = 8
-
 
 class CallAssembler:
     """The calls of a connection's current response, which are handed over to the host once, all together.
@@ -216,7 +198,6 @@ class CallAssembler:
         self._by_key: dict[str, PartialCall] = {}
         self._budget = MAX_RESPONSE_CHARS
         self._ended: deque[str] = deque(maxlen=_ENDED_KEPT)
-        self._abandoned: dict[str, set[str]] = {}  # ids of abandoned responses and keys of their calls
         self._grace = grace
         self._host = host
         self._grace_over = grace_over
@@ -283,25 +264,6 @@ class CallAssembler:
         if all(call.done for call in self.calls):
             self._hand_over(late=True)
 
-    def abandon(self) -> None:
-        """Stop waiting for the end of the response."""
-        self._abandoned[self.response_id] = {call.key for call in self.calls}
-        if len(self._abandoned) > _ABANDONED_KEPT:
-            self._abandoned.pop(next(iter(self._abandoned)))
-
-    def reject_abandoned(self, event: ResponseDone) -> bool:
-        """Reject calls of an abandoned response that ended after all: its server waits for results.
-
-        Returns whether it is one.
-        """
-        known = self._abandoned.pop(event.response_id, None)
-        if known is None:
-            return False
-        abandoned = CallAssembler(self._grace, self._host, self._grace_over)
-        abandoned.finish(call for call in event.calls if call.key not in known)
-        abandoned.hand_over(completed=False)
-        return True
-
     def stop(self) -> None:
         """Stop collecting."""
         self.in_progress = False
@@ -327,20 +289,21 @@ class CallAssembler:
 
     # Calls
 
-    def add_delta(self, piece: CallDelta) -> PartialCall | None:
-        """Apply a delta of the response, which may be late; return the call if that completed it."""
-        call = self._apply(piece)
-        if call is None or call.claimed:
-            return call
-        if self.in_progress:
-            if not self.interrupted:
-                self._host.on_call_complete(call)
-        elif self.handed_over:
+    def add_delta(self, piece: CallDelta) -> None:
+        """Apply a delta of the response, which may be late."""
+        if (call := self._find_or_create(piece)) is None:
+            return
+        was_complete = call.is_complete
+        self._budget -= call.merge(piece, self._budget)
+        self._budget -= call.append(piece.delta, self._budget)
+        call.done = call.done or piece.done
+        if was_complete or not call.is_complete or self.in_progress:
+            return
+        if self.handed_over:
             self.all_calls()
-            self._host.on_late_call(call)
+            self._host.on_calls([call], run=True)
         elif all(each.done for each in self.calls):
             self._hand_over(late=True)
-        return call
 
     def finish(self, update: Iterable[FinalCall]) -> int:
         """End the response, and apply the calls listed in its final event, whose order wins; return the number of all calls."""
@@ -362,15 +325,6 @@ class CallAssembler:
         for call in self.calls:
             call.call_id = call.call_id or f"call_{uuid.uuid4().hex[:24]}"
         return list(self.calls)
-
-    def _apply(self, piece: CallDelta) -> PartialCall | None:
-        if (call := self._find_or_create(piece)) is None:
-            return None
-        was_whole = call.is_complete
-        self._budget -= call.merge(piece, self._budget)
-        self._budget -= call.append(piece.delta, self._budget)
-        call.done = call.done or piece.done
-        return call if call.is_complete and not was_whole else None
 
     def _find_or_create(self, update: CallDelta | FinalCall) -> PartialCall | None:
         """Return the call of an update; None beyond the maximum number of calls."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.loop import TextEvent
@@ -27,7 +27,6 @@ from patchbay.realtime.server_events import (
     ServerError,
     ServerEvent,
     SessionOpened,
-    SessionResumption,
     SessionUpdated,
     SpeechStarted,
     SpeechStopped,
@@ -35,18 +34,14 @@ from patchbay.realtime.server_events import (
     TextDelta,
 )
 
-_CONTINUATION_SECONDS: Final = 5.0
-"""Seconds in which another response may start after one to several inputs."""
-
 _logger = logging.getLogger(__name__)
 
 
 class ResponseController:
     """One configured connection in use, until ``listen`` returns."""
 
-    def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, host: SessionHost, *, resumed: bool) -> None:
+    def __init__(self, wire: ProviderConnection, limits: RealtimeLimits, host: SessionHost) -> None:
         self.wire = wire
-        self.resumed = resumed
         self.closed = False
         self.response_owed = False
         """Once closed: True if a response was expected that has produced nothing."""
@@ -65,11 +60,8 @@ class ResponseController:
         self._has_input = False  # input that is answered unprompted, since the last response started
         self._warned = False  # logged one failed event
         self._typed_over_response = False  # such a server reports typed input as an interruption
-        self._inputs = 0  # inputs that may each still have a response of their own
-        self._cancels = 0  # sent, and neither refused nor known to have ended a response
         self._loop = asyncio.get_running_loop()
         self._deadline = Timer(self._on_timer)
-        self._continuation = Timer(self._on_no_continuation)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             SessionOpened: lambda _event: None,
             SessionUpdated: host.on_session_change,
@@ -84,7 +76,6 @@ class ResponseController:
             ResponseDone: self._on_response_done,
             CallsCancelled: self._on_calls_cancelled,
             GoAway: lambda event: host.on_go_away(event.seconds),
-            SessionResumption: lambda event: host.on_resumption_handle(event.handle),
         }
 
     async def listen(self) -> None:
@@ -114,16 +105,15 @@ class ResponseController:
             return
         self.closed = True
         calls = self._calls
-        claimed = calls.in_progress
+        was_in_progress = calls.in_progress
         self._speech.flush()
         is_cut_off = calls.expects_more and not self._has_output
-        self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words or self.may_continue
+        self.response_owed = self._scheduler.is_response_owed or is_cut_off or self._speech.heard_words
         calls.stop()
-        if claimed:
+        if was_in_progress:
             self._emit_end("failed")
         self._deadline.cancel()
         self._speech.stop()
-        self._continuation.cancel()
 
     # Sending
 
@@ -142,15 +132,9 @@ class ResponseController:
         """True if it is quiet, no response is wanted, and the user does not speak."""
         return self.is_quiet and not self._scheduler.wanted and not self.user_speaks and self._calls.handed_over
 
-    @property
-    def may_continue(self) -> bool:
-        """True if another response may start unprompted, after one to several inputs."""
-        return self._continuation.is_set
-
     def send_text(self, line: Line, *, answer: bool) -> None:
         """Send a line; ``answer`` as in ``Dialect.text_frames``."""
         self._has_input = self._has_input or answer
-        self._inputs += answer
         self._typed_over_response = self.continues_unprompted and answer and line.role == "user" and not self.is_quiet
         self.wire.connection.send(self.wire.dialect.text_frames(line, answer=answer))
 
@@ -164,13 +148,11 @@ class ResponseController:
         self._speech.stop()
         frames = self.wire.dialect.audio_end_frames()
         self._has_input = self._has_input or bool(frames)
-        self._inputs += bool(frames)
         self.wire.connection.send(frames)
 
     def send_results(self, results: Sequence[CallResult]) -> None:
         """Send results of calls of this connection."""
         self._has_input = True
-        self._inputs += 1
         self.wire.connection.send(self.wire.dialect.result_frames(results))
 
     def update_tools(self, tools: Sequence[WireTool]) -> Sequence[Frame]:
@@ -216,7 +198,6 @@ class ResponseController:
             self._advance()
             return
         if event.about == "cancel":  # its response had ended already
-            self._cancels = max(0, self._cancels - 1)
             return
         code = f" ({event.code})" if event.code else ""
         error = UpstreamError(f"The model's server says: {event.message}{code}")
@@ -240,8 +221,6 @@ class ResponseController:
         elif self._scheduler.state in ("in_progress", "cancelling"):  # of another client, its end was lost
             self._scheduler.ended()
         calls.begin(response_id)
-        self._continuation.cancel()
-        self._inputs = max(0, self._inputs - 1)
         self._has_input = self._has_output = False
         self._speech.flush()
         self._speech.stop()
@@ -280,8 +259,6 @@ class ResponseController:
 
     def _on_speech_started(self, _event: SpeechStarted) -> None:
         self._speech.start()
-        if not self._calls.in_progress:
-            self._inputs = max(0, self._inputs - 1)  # the response to one ended before it produced anything
         self._calls.awaits_results = False
         self._calls.interrupt()
         if not self._typed_over_response:  # else the typed text is still to be answered
@@ -310,8 +287,8 @@ class ResponseController:
     def _on_response_done(self, event: ResponseDone) -> None:
         calls = self._calls
         if calls.is_stale(event.response_id):
-            if calls.reject_abandoned(event) and self._scheduler.state == "in_progress" and not calls.in_progress:
-                self._scheduler.ended()  # the server was busy with this one
+            if self._scheduler.state == "in_progress" and not calls.in_progress:
+                self._scheduler.ended()  # the server was busy with this one, which had been given up
                 self._advance()
             return
         if not calls.in_progress:
@@ -322,28 +299,13 @@ class ResponseController:
 
     def _finish(self, status: Status, listed: Sequence[FinalCall], event: ResponseDone | None = None) -> None:
         calls = self._calls.finish(listed)
-        if event is not None and event.status == "cancelled" and self._is_ended_by_late_cancel():
-            self._scheduler.ended_by_late_cancel(self._loop.time())
-        else:
-            self._scheduler.ended()
+        self._scheduler.ended()
         self._typed_over_response = self._typed_over_response and status != "completed"
-        if self.continues_unprompted and self._inputs and status == "completed":
-            self._continuation.set(min(self._limits.done, _CONTINUATION_SECONDS))
         self._emit_end(status, event, calls=calls)
         if status == "failed" and event is not None and event.reason:
             self._host.on_response_failed(UpstreamError(f"The model's answer failed: {event.reason}"))
         self._calls.hand_over(completed=status == "completed")
         self._advance()
-
-    def _is_ended_by_late_cancel(self) -> bool:
-        """Account for a cancel that has ended the response; return True if it was sent for an earlier one.
-
-        A cancel without a response id ends what is in progress when it arrives: perhaps the answer to speech that came meanwhile.
-        """
-        if not self._cancels or self.user_speaks:  # speech ends a response as well, without a cancel
-            return False
-        self._cancels -= 1
-        return not self._calls.interrupted
 
     def _emit_end(self, status: Status, event: ResponseDone | None = None, *, calls: int = 0) -> None:
         text = self._text.drain()
@@ -363,7 +325,6 @@ class ResponseController:
         # A response wanted before the calls is requested with their results, not ahead of them.
         if not calls.awaits_results and calls.handed_over and self._scheduler.start_next(self._loop.time()):
             frames = self.wire.dialect.response_frames()
-            self._inputs += bool(frames)
             self.wire.connection.send(frames)
             if self.continues_unprompted and not frames and not self._has_input:
                 self._scheduler.ended()  # no response will come
@@ -371,15 +332,8 @@ class ResponseController:
         if self.is_quiet and not self.closed:
             self._host.advance()
 
-    def _on_no_continuation(self) -> None:
-        if self.is_quiet:
-            self._inputs = 0  # one response was to all of them
-        self._advance()
-
     def _send_cancel(self) -> None:
-        frames = self.wire.dialect.cancel_frames(self._calls.response_id)
-        self._cancels += len(frames)
-        self.wire.connection.send(frames)
+        self.wire.connection.send(self.wire.dialect.cancel_frames(self._calls.response_id))
 
     def _watch(self) -> None:
         """Arm the timer for the scheduler's deadline."""
@@ -398,7 +352,6 @@ class ResponseController:
             self._calls.interrupted = True
             self._send_cancel()
         elif self._calls.in_progress:
-            self._calls.abandon()
             self._finish("failed", ())
         self._advance()
 

@@ -136,13 +136,6 @@ class GoAway:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SessionResumption:
-    """A new connection can resume this session with ``handle``."""
-
-    handle: str
-
-
 ServerEvent: TypeAlias = (
     SessionOpened
     | SessionUpdated
@@ -157,5 +150,4 @@ ServerEvent: TypeAlias = (
     | ResponseDone
     | CallsCancelled
     | GoAway
-    | SessionResumption
 )

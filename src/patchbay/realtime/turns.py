@@ -23,9 +23,7 @@ from patchbay.realtime.providers.base import Line
 from patchbay.realtime.server_events import Status
 from patchbay.realtime.session_tools import SessionTools
 from patchbay.tools import Tool
-from patchbay.tools.context import Progress
 from patchbay.tools.result_store import MemoryResultStore, ReadResult
-from patchbay.types import ToolCall
 
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager
@@ -124,12 +122,10 @@ class SessionContext:
 
 
 class Turns:
-    """``current`` is the turn in progress, None if there is none. The callbacks are those of its runs."""
+    """``current`` is the turn in progress, None if there is none."""
 
     def __init__(self, context: SessionContext, tools: SessionTools, transcript: Transcript, *, max_calls: int) -> None:
         self.current: Turn | None = None
-        self.on_execution: Callable[[ToolExecution], None] | None = None
-        self.on_progress: Callable[[ToolCall, Progress], None] | None = None
         self._context = context
         self._tools = tools
         self._transcript = transcript
@@ -224,11 +220,10 @@ class Turns:
         context = self._context
         if self._executor is None:
             tools = self._tools.available.values()
-            self._executor = Executor(tools, hooks=context.hooks, media=context.media, on_progress=self.on_progress)
+            self._executor = Executor(tools, hooks=context.hooks, media=context.media)
         return self._executor.begin(
             budget=Budget(max_calls=self._max_calls),
             scope=replace(context.scope, turn_id=uuid.uuid4().hex),
             results=self._results,
             offer_reader=self._has_reader,
-            on_settled=self.on_execution,
         )

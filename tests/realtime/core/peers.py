@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from patchbay.errors import ToolSyncError
 from patchbay.realtime import RealtimeSession, RealtimeSettings
-from patchbay.tools import ToolDefinition
 
-from .playing import Played, bounded, limits, snapshot_of
+from .playing import Played, limits
 
 SECRET = "sk-a-key-that-nobody-may-see"
 
@@ -69,15 +66,6 @@ class Peer:
 
     def kinds(self) -> list[str]:
         return [frame.get("type") or next(iter(frame)) for frame in self.came]
-
-    def tools(self) -> list[list[str]]:
-        """The names of the tools in each update that has come."""
-        return [[tool["name"] for tool in each["session"]["tools"]] for each in self.came if each["type"] == "session.update"]
-
-    def lines(self) -> list[str]:
-        """The texts sent on this connection, in OpenAI's form."""
-        items = [frame["item"] for frame in self.came if frame.get("type") == "conversation.item.create"]
-        return [part["text"] for item in items for part in item.get("content", ())]
 
 
 Handle = Callable[[Peer], Awaitable[object]]
@@ -138,63 +126,6 @@ async def served(conduct: Handle, *tools: Any, opens: Handle = Peer.open, **how:
         yield played, peers
 
 
-def created(response: str) -> dict[str, Any]:
-    return {"type": "response.created", "response": {"id": response, "status": "in_progress"}}
-
-
-def done(response: str, status: str = "completed", *calls: str) -> dict[str, Any]:
-    """The end of a response with calls of these tools, whose names are also the call ids."""
-    output = [
-        {"id": f"item_{name}", "type": "function_call", "status": "completed", "name": name, "call_id": name, "arguments": "{}"}
-        for name in calls
-    ]
-    return {"type": "response.done", "response": {"id": response, "status": status, "output": output}}
-
-
-def text_delta(response: str, text: str) -> dict[str, Any]:
-    return {
-        "type": "response.output_text.delta",
-        "response_id": response,
-        "item_id": "m",
-        "output_index": 0,
-        "content_index": 0,
-        "delta": text,
-    }
-
-
 def content(**members: Any) -> dict[str, Any]:
     """A message of Gemini's server."""
     return {"serverContent": members}
-
-
-def updated(*names: str) -> dict[str, Any]:
-    """A confirmation that names these tools."""
-    return {"type": "session.updated", "session": {"tools": [{"type": "function", "name": name} for name in names]}}
-
-
-def refusal(message: str, param: str = "session") -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A reply that refuses a tool update."""
-    return lambda update: rejected_execution(update, message, param)
-
-
-def replies(*lists: Sequence[Any]) -> Handle:
-    """A server that replies to each tool update with the frames of the next list."""
-
-    async def conduct(peer: Peer) -> None:
-        for frames in lists:
-            update = await peer.until("session.update")
-            await peer.send(*(frame(update) if callable(frame) else frame for frame in frames))
-
-    return conduct
-
-
-async def change(played: Played, *tools: str | ToolDefinition, error: str = "") -> None:
-    """Set the tools of a session, and expect this error, if any."""
-    with pytest.raises(ToolSyncError, match=error) if error else nullcontext():
-        await bounded(played.session.use_tools(snapshot_of(*tools)))
-
-
-def rejected_execution(update: dict[str, Any], message: str, param: str = "session") -> dict[str, Any]:
-    """An error event of OpenAI about an update."""
-    error = {"type": "invalid_request_error", "code": "invalid_value", "message": message, "param": param}
-    return {"type": "error", "error": {**error, "event_id": update.get("event_id")}}

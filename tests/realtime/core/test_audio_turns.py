@@ -7,15 +7,15 @@ import base64
 
 import pytest
 
-from patchbay.errors import ConfigurationError, HookAbortError, InvalidRequestError
-from patchbay.hooks import AbortTurn, HookManager
+from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.hooks import HookManager
 from patchbay.loop import ToolResultEvent
-from patchbay.realtime import AudioEvent, ErrorEvent, RealtimeSession, TranscriptEvent
+from patchbay.realtime import AudioEvent, RealtimeSession, TranscriptEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext
 
 from .peers import Peer, served
-from .playing import Played, bounded, limits, playing, recording
+from .playing import Played, bounded, limits, playing
 
 
 async def test_audio_without_whole_samples_is_rejected_and_not_sent():
@@ -67,24 +67,6 @@ async def test_long_result_adds_a_tool_that_reads_it():
         assert "the end" in second.content
         await played.say("Again.", answers=5)
         assert ["much", "read_result"] == played.fake.tools
-
-
-async def test_hook_abort_leaves_results_and_no_answer():
-    class End:
-        async def before_tool(self, request):
-            return AbortTurn(reason="enough")
-
-    hooks = HookManager()
-    hooks.mount("end", End())
-    pay, ran = recording("pay")
-
-    async with playing(FakeOpenAI([[Call("pay"), Call("pay")], Quote()]), pay, hooks=hooks) as played:
-        await played.session.send_text("Go.")
-        await played.until(lambda: bool(played.of(ErrorEvent)))
-        await played.idle()
-        assert isinstance(played.of(ErrorEvent)[0].error, HookAbortError)
-        assert ([], 1) == (ran, played.fake.remaining)
-        await played.fake.until(lambda: not played.fake.unanswered)
 
 
 CONTEXT = {"inbound": {"channel": "session"}}

@@ -21,14 +21,8 @@ from patchbay.realtime.event_queue import MAX_JOINED_AUDIO, MAX_JOINED_TEXT, Eve
 from patchbay.realtime.history import Transcript
 from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffer
 from patchbay.realtime.tool_calls import (
-    MAX_LATE_RESULTS,
-    FloodError,
-    LateResults,
     SlidingWindowLimit,
-    late_result_text,
-    rejected_execution,
 )
-from patchbay.types import ToolCall
 from support.running import run
 
 CLOSED = ConnectionEvent("closed", "x")
@@ -211,20 +205,6 @@ def test_text_buffer_is_bounded_and_empty_after_drain():
     assert "" == text.drain()
     text.add("c")
     assert "c" == text.drain()
-
-
-def test_oldest_late_results_are_dropped():
-    outcomes = LateResults()
-    executions = [
-        rejected_execution(ToolCall(f"c{number}", "look"), FloodError("look")) for number in range(MAX_LATE_RESULTS + 1)
-    ]
-    assert [*[None] * MAX_LATE_RESULTS, executions[0]] == [
-        outcomes.add(each, late_result_text(each.call, each.content)) for each in executions
-    ]
-    lines = outcomes.drain_lines()
-    assert MAX_LATE_RESULTS == len(lines)
-    assert "look" in lines[0].text
-    assert not outcomes
 
 
 def test_waiting_deltas_are_joined_without_loss():

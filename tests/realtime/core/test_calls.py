@@ -27,11 +27,11 @@ def assembled(made: CallAssembler) -> list[tuple[str, str, str]]:
 
 def test_deltas_with_one_key_form_a_call_that_completes_on_done():
     made = book()
-    assert None is made.add_delta(CallDelta("r1", "k", "c1", "weather"))
-    assert None is made.add_delta(CallDelta("r1", "k", delta='{"city":'))
-    assert None is made.add_delta(CallDelta("r1", "k", delta='"Rome"}'))
-    whole = made.add_delta(CallDelta("r1", "k", done=True))
-    assert whole is made.calls[0]
+    for delta in ('{"city":', '"Rome"}'):
+        made.add_delta(CallDelta("r1", "k", "c1", "weather", delta=delta))
+    assert not made.calls[0].is_complete
+    made.add_delta(CallDelta("r1", "k", done=True))
+    assert made.calls[0].is_complete
     assert [("c1", "weather", '{"city":"Rome"}')] == assembled(made)
 
 

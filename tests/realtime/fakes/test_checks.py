@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from patchbay.errors import ConfigurationError
 from patchbay.testing.realtime import Answer, Call, Cancel, FakeOpenAI, Faults, Frame, GoAway, Interrupt, Pause, Say
@@ -67,3 +70,16 @@ def test_fake_rejects_an_invalid_script_at_creation(fake, options: Any, words: s
 def test_valid_scripts_are_accepted_in_any_collection_type():
     script = ["text", Call("get", "{broken", faults={"no_name"}), [Say("a"), Call("get")], (Say("b"),), Answer(faults=["mixed"])]
     assert 5 == FakeOpenAI(tuple(script), hears=("a", "b"), faults=Faults(updates=("ok", "silent"), idle=0.5)).remaining
+
+
+@given(text=st.text(), cuts=st.sets(st.integers(-1, 40)), ascii=st.booleans())
+def test_the_deltas_of_a_call_join_to_its_arguments_wherever_they_are_cut(text, cuts, ascii):  # noqa: A002
+    call = Call("any", {"text": text}, cuts=tuple(cuts), ascii=ascii)
+    assert call.text == "".join(call.deltas)
+    assert {"text": text} == json.loads(call.text)
+    assert all(call.deltas)
+
+
+def test_arguments_can_be_cut_within_an_escape():
+    call = Call("any", {"city": "Zürich"}, cuts=(13,))
+    assert ['{"city":"Z\\u0', '0fcrich"}'] == call.deltas

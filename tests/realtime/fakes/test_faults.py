@@ -10,10 +10,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 from websockets.sync.client import connect
 
-from patchbay.testing.realtime import Answer, Call, Drop, FakeOpenAI, Faults, GoAway, Pause, Quote, Say
+from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Faults, GoAway, Pause, Quote, Say
 from support.realtime_fakes import FakeGemini, FakeGLM, FakeQwen, FakeStepFun
 
-from .raw import SESSIONS, SETUP, Line, headers, opened, result, talking, text_item
+from .raw import SESSIONS, Line, headers, opened, result, talking, text_item
 
 FAKES = [FakeOpenAI, FakeQwen, FakeGLM, FakeStepFun, FakeGemini]
 DELTA = "response.function_call_arguments.delta"
@@ -197,40 +197,6 @@ async def test_gemini_fake_sends_go_away_and_closes():
     with FakeGemini([Answer([Say("well")], then=[GoAway(0.05)])]) as fake:
         async with talking(fake, "hello") as line:
             assert {"goAway": {"timeLeft": "0.05s"}} in await until_lost(line)
-
-
-@pytest.mark.parametrize("knows", [True, False])
-async def test_gemini_session_is_resumed_with_or_without_its_calls(knows):
-    answer = {"id": "c", "name": "a", "response": {"result": "late"}}
-    with FakeGemini([Answer([Call("a", call_id="c")], then=[Drop()])], resumes_calls=knows, crossing=0.0) as fake:
-        async with talking(fake, "hello") as line:
-            seen = await until_lost(line)
-        updates = [each["sessionResumptionUpdate"] for each in seen if "sessionResumptionUpdate" in each]
-        assert knows == updates[-1]["resumable"]
-        handle = next(update["newHandle"] for update in reversed(updates) if update["resumable"])
-        async with talking(fake, sessionResumption={"handle": handle}) as line:
-            await line.send({"toolResponse": {"functionResponses": [answer]}})
-            if knows:
-                assert "late" in json.dumps(await line.until("turnComplete"))
-            else:
-                await fake.until(lambda: bool(fake.violations))
-        assert 1 == fake.resumed
-        assert knows == (fake.violations == [])
-
-
-async def test_gemini_fake_refuses_to_resume_unknown_or_open_sessions():
-    with FakeGemini() as fake:
-
-        async def resume(handle: str) -> int:
-            async with opened(fake) as socket:
-                await Line(socket).send({"setup": {**SETUP, "sessionResumption": {"handle": handle}}})
-                return await close_code(Line(socket), "setupComplete")
-
-        async with talking(fake) as line:
-            handle = (await line.until("sessionResumptionUpdate"))[-1]["sessionResumptionUpdate"]["newHandle"]
-            assert 1011 == await resume(handle)
-            assert 1008 == await resume("made up")
-        assert ["connection 3: resumes with 'made up', which is not a handle"] == fake.violations
 
 
 @pytest.mark.parametrize("fake_type", FAKES)

@@ -61,7 +61,6 @@ class Course:
     turns: Sequence[Sequence[Act]]
     tool_seconds: Sequence[float]
     slow_after: float | None
-    resumes_calls: bool
     newer: bool
 
 
@@ -83,7 +82,6 @@ def drawn(chance: Random, provider: type[FakeRealtime], *, newer: bool = False) 
         turns,
         [chance.choice((0.0, 0.0, 0.002, 0.02)) for _ in range(4)],
         chance.choice((None, 0.005, 5.0)),
-        chance.random() < 0.5,
         newer,
     )
 
@@ -185,7 +183,7 @@ class Playing:
         bounds = limits(connect=0.6, created=created, done=0.4, cancel=5.0, update=0.2, slow_after=slow, reconnects=1000)
         model = "gemini-3.1-live" if course.newer else "m"  # whose generation selects the text frame
         settings = RealtimeSettings(model=model, provider=fake.provider, url=fake.url, api_key="a-secret-key", limits=bounds)
-        own = ToolDefinition("look_up", handler=self._look_up, metadata={"annotations": {"read_only": True}})
+        own = ToolDefinition("look_up", handler=self._look_up)
         return await connected(settings, tools=[self.get_weather, own], snapshot=self._manager.snapshot(), hooks=self._hooks)
 
     async def _do(self, what: What, session: RealtimeSession) -> None:
@@ -284,11 +282,6 @@ class Playing:
         # A call without an id is taken back where the user interrupts: it cannot be named then.
         if any(call.name == execution.call.name and call.why == "interrupted" and call.open for call in calls):
             return True
-        # It may begin early, in a response that breaks off with its connection.
-        if execution.call.name == "look_up" and any(
-            call.name == "look_up" and call.open and call.wanted == "not" for call in calls
-        ):
-            return True
         # Nothing on Gemini's wire says whether it has heard a text, or answers what was spoken at that moment.
         return course.provider is FakeGemini and self._is_spoken
 
@@ -319,8 +312,7 @@ def _expected(error: PatchbayError) -> bool:
 
 async def played_out(course: Course) -> None:
     """Play a course against its fake."""
-    gemini = {"resumes_calls": course.resumes_calls, "newer": course.newer}
-    options: dict[str, Any] = gemini if course.provider is FakeGemini else {}
+    options: dict[str, Any] = {"newer": course.newer} if course.provider is FakeGemini else {}
     # On a busy machine ten sessions may be behind by seconds; on a quiet one no course lasts as long.
     with course.provider(course.script, faults=course.faults, crossing=10.0, **options) as fake:
         await Playing(course, fake).play()

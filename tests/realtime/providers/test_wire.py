@@ -35,7 +35,6 @@ def test_geminis_setup_equals_the_sdks_for_the_same_settings():
         tools=[sdk.Tool(function_declarations=[weather])],
         input_audio_transcription=sdk.AudioTranscriptionConfig(),
         output_audio_transcription=sdk.AudioTranscriptionConfig(),
-        session_resumption=sdk.SessionResumptionConfig(),
         context_window_compression=sdk.ContextWindowCompressionConfig(sliding_window=sdk.SlidingWindow()),
     )
     client = genai.Client(api_key="none")

@@ -7,16 +7,14 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request
-from websockets.protocol import State
 
 from patchbay.testing.realtime.fake import FakeRealtime
-from patchbay.testing.realtime.records import Calls, FakeState, Issued, unnamed
+from patchbay.testing.realtime.records import FakeState, Issued, unnamed
 from patchbay.testing.realtime.script import Call
 from patchbay.testing.realtime.session import ActiveResponse, Cut, FakeConnection
 
@@ -135,14 +133,6 @@ def _foreign(schema: Any) -> str:
 _CLIENT = frozenset({"setup", "clientContent", "realtimeInput", "toolResponse"})
 
 
-@dataclass
-class Session:
-    """A session, which may outlive its connection. ``connection`` is the current one."""
-
-    calls: Calls = field(default_factory=Calls)
-    connection: GeminiConnection | None = None
-
-
 class GeminiConnection(FakeConnection):
     """A connection to a fake of Gemini Live."""
 
@@ -151,7 +141,6 @@ class GeminiConnection(FakeConnection):
     def __init__(self, fake: FakeState, socket: ServerConnection, number: int) -> None:
         super().__init__(fake, socket, number)
         self.setup: Message | None = None
-        self.session = Session(calls=self.calls, connection=self)
         self._history: Literal["none", "announced", "received"] = "none"
 
     async def handle_frame(self, frame: dict[str, Any]) -> None:
@@ -183,7 +172,7 @@ class GeminiConnection(FakeConnection):
         self.fake.refusals.append(str(code))
         await self.socket.close(code, reason)
 
-    # Setup and resumption
+    # Setup
 
     async def _set_up(self, setup: Message) -> None:
         self.fake.sessions.append(setup)
@@ -200,55 +189,17 @@ class GeminiConnection(FakeConnection):
             self.fake.refusals.append("1007")
             await self.socket.close(1007, "Request contains an invalid argument.")
             return
-        handle = (setup.get("sessionResumption") or {}).get("handle")
-        if handle and not await self._resumed(handle):
-            return
         self.setup = setup
         if (setup.get("historyConfig") or {}).get("initialHistoryInClientContent"):
             self._history = "announced"
         self.fake.tools = [each["name"] for each in declared(setup)]
         if outcome != "silent":
             await self.send({"setupComplete": {"sessionId": self.fake.new_id("session")}})
-            await self._offer_handle()
-
-    async def _resumed(self, handle: str) -> bool:
-        kept = self.fake.handles.get(handle)
-        if kept is None or self.fake.faults.forget:
-            if kept is None:
-                self.violate(f"resumes with {handle!r}, which is not a handle")
-            self.fake.refusals.append("1008")
-            await self.socket.close(1008, "BidiGenerateContent session not found")
-            return False
-        if kept.connection is not None and kept.connection.alive and kept.connection.socket.state is State.OPEN:
-            # The real server does not let two connections have one session.
-            self.fake.refusals.append("1011")
-            await self.socket.close(1011, "Internal error encountered.")
-            return False
-        self.session = kept
-        kept.connection = self
-        self.calls = kept.calls
-        self.fake.resumed += 1
-        if not self.fake.resumes_calls:
-            for call in self.calls.open:
-                self.fake.void(call, "made before the session was resumed, which has forgotten it")
-        return True
-
-    async def _offer_handle(self) -> None:
-        """Send a resumption handle if requested; none while calls wait for results."""
-        if self.setup is None or self.setup.get("sessionResumption") is None:
-            return
-        if not self.fake.resumes_calls and any(call.wanted != "not" for call in self.calls.open):
-            await self.send({"sessionResumptionUpdate": {"resumable": False}})
-            return
-        handle = self.fake.new_id("handle")
-        self.fake.handles[handle] = self.session
-        await self.send({"sessionResumptionUpdate": {"newHandle": handle, "resumable": True}})
 
     def on_closed(self) -> None:
-        """Calls may be answered on a connection that resumes the session; they need not be."""
-        if self.session.connection is self:
-            for call in self._waiting():
-                call.wanted = "may"
+        """Expect no results of the calls of this connection."""
+        for call in self._waiting():
+            self.fake.void(call, f"call of connection {self.number}, which is gone")
 
     # Input
 
@@ -421,10 +372,9 @@ class GeminiConnection(FakeConnection):
         return [*head, {**content_frame(turnComplete=True, **reason), **USAGE}]
 
     async def on_response_ended(self, playing: ActiveResponse) -> None:
-        """Cancel the calls of an incomplete response, and send a handle."""
+        """Cancel the calls of an incomplete response."""
         if playing.status != "completed":
             await self._void(playing.calls)
-        await self._offer_handle()
 
     @override
     async def on_calls_withdrawn(self) -> None:
@@ -461,9 +411,8 @@ class GeminiConnection(FakeConnection):
 class FakeGemini(FakeRealtime):
     """The Gemini Live API, at ``v1alpha`` and ``v1beta``.
 
-    ``resumes_calls``: a resumed session accepts results for the calls of its last connection; else no handle is sent while calls
-    wait. ``resumed`` counts resumed sessions. ``newer``: behave like the models of 2026, which take texts as ``realtimeInput``,
-    and ``clientContent`` only as a history that the setup has announced.
+    ``newer``: behave like the models of 2026, which take texts as ``realtimeInput``, and ``clientContent`` only as a history that
+    the setup has announced.
     """
 
     provider = "gemini"
@@ -471,12 +420,9 @@ class FakeGemini(FakeRealtime):
     other_paths: ClassVar[tuple[str, ...]] = ("/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent",)
     _connection_class = GeminiConnection
 
-    def __init__(self, *arguments: Any, resumes_calls: bool = True, newer: bool = False, **options: Any) -> None:
+    def __init__(self, *arguments: Any, newer: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.newer = newer
-        self.resumes_calls = resumes_calls
-        self.resumed = 0
-        self.handles: dict[str, Session] = {}
 
     def serves(self, path: str) -> bool:
         """True if the WebSocket is at ``path``."""

@@ -51,11 +51,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSetup:
-    """What a connection starts with. ``resume`` is the handle of an earlier one; then there are no ``lines``."""
+    """What a connection starts with: the tools and the history."""
 
     tools: Sequence[WireTool]
     lines: Sequence[Line] = ()
-    resume: str = ""
 
 
 class Dialect(ABC):

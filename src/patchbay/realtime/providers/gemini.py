@@ -31,7 +31,6 @@ from patchbay.realtime.server_events import (
     ServerError,
     ServerEvent,
     SessionOpened,
-    SessionResumption,
     SpeechStarted,
     Status,
     TextDelta,
@@ -50,7 +49,7 @@ _SNAKE: Final[Mapping[str, str]] = {
     name: _snake(name)
     for name in (
         *("setupComplete", "serverContent", "toolCall", "toolCallCancellation", "usageMetadata", "goAway", "timeLeft"),
-        *("sessionResumptionUpdate", "newHandle", "modelTurn", "inlineData", "mimeType", "turnComplete", "turnCompleteReason"),
+        *("modelTurn", "inlineData", "mimeType", "turnComplete", "turnCompleteReason"),
         *("inputTranscription", "outputTranscription"),
     )
 }
@@ -254,7 +253,6 @@ class GeminiDialect(Dialect):
             "generationConfig": generation,
             # Without it an audio session ends after 15 minutes.
             "contextWindowCompression": {"slidingWindow": {}},
-            "sessionResumption": {"handle": opening.resume} if opening.resume else {},
             **self._texts.setup_fields(opening.lines),
         }
         if settings.instructions:
@@ -348,11 +346,6 @@ class GeminiDialect(Dialect):
             events.append(CallsCancelled(ids[:_KNOWN]))
         if _has(frame, "goAway"):
             events.append(GoAway(_seconds(_value(_member(frame, "goAway"), "timeLeft"))))
-        if _has(frame, "sessionResumptionUpdate"):
-            update = _member(frame, "sessionResumptionUpdate")
-            # While the session cannot be resumed, an older handle would lose later input.
-            is_resumable = _value(update, "resumable") is not False
-            events.append(SessionResumption(_text(update, "newHandle") if is_resumable else ""))
         if error := _member(frame, "error"):
             events.append(self._refusal(error))
         return events

@@ -240,8 +240,7 @@ class Faults:
 
     The first ``refuse`` connections are refused: reset ("reset") or answered with 503. ``updates`` are the outcomes of session
     changes in order, over all connections; "ok" for all others. ``noise``: heartbeats and unknown events
-    between the others. A connection without a frame for ``idle`` seconds is closed. ``forget``: resumption handles are forgotten
-    (Gemini).
+    between the others. A connection without a frame for ``idle`` seconds is closed.
     """
 
     refuse: int = 0
@@ -249,7 +248,6 @@ class Faults:
     updates: Sequence[Update] = ()
     noise: bool = False
     idle: float | None = None
-    forget: bool = False
 
     def __post_init__(self) -> None:
         at_least("the refuse of Faults", self.refuse, 0)
