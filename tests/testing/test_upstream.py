@@ -190,10 +190,10 @@ def test_record_has_each_chat_request_and_its_response(connect, tmp_path):
     assert HELLO == entries[1]["request"]["messages"]
 
 
-@pytest.mark.parametrize("how", ["stdin", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_upstream_command_serves_until_stopped(how, connect):
-    command = [sys.executable, "-m", "patchbay.testing.upstream", "--until-stdin-closes"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "patchbay.testing.upstream"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             url = process.stdout.readline().split()[-1]
             client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60)
@@ -202,10 +202,7 @@ def test_upstream_command_serves_until_stopped(how, connect):
             assert "(scripted model) I know only the fenced format, and my prompt names no tools in it. I was told: hello" == (
                 answer.choices[0].message.content
             )
-            if how == "stdin":
-                process.stdin.close()
-            else:
-                process.send_signal(getattr(signal, how))
+            process.send_signal(how)
             assert 0 == process.wait(30)
         finally:
             process.kill()

@@ -8,11 +8,12 @@ from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from patchbay.database import Database
 from patchbay.frontends.responses import StoredResponse
 from patchbay.models.wire import decode, encode
-from patchbay.server.stored_responses import LEASE_SECONDS
+from patchbay.server.stored_responses import LEASE_SECONDS, ResponseStore
 
 VERSION: Final = 1
 _FOREVER: Final = 1e12
@@ -33,10 +34,10 @@ _table = sa.Table(
 )
 
 
-class DatabaseResponses:
+class DatabaseResponses(ResponseStore):
     """Responses in the database at ``url`` (see ``patchbay.database.Database``), each for ``keep`` seconds (None: for ever).
 
-    See ResponseStore. Raises ConfigurationError.
+    Raises ConfigurationError.
     """
 
     def __init__(self, url: str, keep: float | None) -> None:
@@ -44,12 +45,12 @@ class DatabaseResponses:
         self._keep = keep
         self._delete_at = 0.0
 
+    @override
     async def open(self) -> None:
-        """See ResponseStore."""
         await self._database.read(lambda _: None)
 
+    @override
     async def get(self, key: str) -> StoredResponse | None:
-        """See ResponseStore."""
         columns = (_table.c.response, _table.c.input, _table.c.lease)
         query = sa.select(*columns).where(_table.c.id == _storable(key), _table.c.expires > time.time())
         row = await self._database.read(lambda connection: connection.execute(query).first())
@@ -59,8 +60,9 @@ class DatabaseResponses:
         owner = key.removesuffix(response["id"]).removesuffix(":")
         return StoredResponse(response, decode(row.input), row.lease, owner=owner)
 
+    @override
     async def put(self, stored: StoredResponse) -> None:
-        """See ResponseStore. Those that have expired are deleted now and then."""
+        """Write a response, and delete those that have expired now and then."""
         now = time.time()
         expires = _FOREVER if self._keep is None else now + self._keep
         row = {"id": stored.key, "expires": expires, "input": encode(stored.items), **_columns(stored)}
@@ -74,19 +76,19 @@ class DatabaseResponses:
 
         await self._database.write(work)
 
+    @override
     async def settle(self, stored: StoredResponse) -> bool:
-        """See ResponseStore."""
         running = _is_running([stored.key])
         change = _table.update().where(*running).values(_columns(stored))
         return bool(await self._database.write(lambda connection: connection.execute(change).rowcount))
 
+    @override
     async def delete(self, key: str) -> bool:
-        """See ResponseStore."""
         deletion = _table.delete().where(_table.c.id == _storable(key))
         return bool(await self._database.write(lambda connection: connection.execute(deletion).rowcount))
 
+    @override
     async def renew(self, keys: Iterable[str]) -> set[str]:
-        """See ResponseStore."""
         running = _is_running(list(keys))
         change = _table.update().where(*running).values(lease=time.time() + LEASE_SECONDS)
 
@@ -96,8 +98,8 @@ class DatabaseResponses:
 
         return await self._database.write(work)
 
+    @override
     async def close(self) -> None:
-        """See ResponseStore."""
         await self._database.close()
 
 

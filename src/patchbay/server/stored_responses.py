@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from typing_extensions import override
+
 from patchbay.cache import SizedCache
 from patchbay.errors import PatchbayError
 from patchbay.frontends.responses import StoredResponse
@@ -64,50 +66,52 @@ class ResponseStore(Protocol):
         """Close the store."""
 
 
-class MemoryResponses:
+class MemoryResponses(ResponseStore):
     """The last 1,000 responses of this process, at most 64 MiB of them; the oldest go first."""
 
     def __init__(self, keep: float | None) -> None:
         self._keep = keep
         self._responses: SizedCache[str, StoredResponse] = SizedCache(most=_MOST, most_bytes=_MOST_BYTES)
 
+    @override
     async def open(self) -> None:
-        """See ResponseStore."""
+        pass
 
+    @override
     async def get(self, key: str) -> StoredResponse | None:
-        """See ResponseStore."""
         stored = self._responses.get(key)
         if stored is not None and self._keep is not None and stored.response["created_at"] + self._keep < time.time():
             self._responses.pop(key)
             return None
         return stored
 
+    @override
     async def put(self, stored: StoredResponse) -> None:
-        """See ResponseStore."""
         self._responses.put(stored.key, stored, _size(stored))
 
+    @override
     async def settle(self, stored: StoredResponse) -> bool:
-        """See ResponseStore."""
         known = self._responses.get(stored.key)
         if known is None or known.lease is None:
             return False
         await self.put(stored)
         return True
 
+    @override
     async def delete(self, key: str) -> bool:
-        """See ResponseStore."""
         return self._responses.pop(key) is not None
 
+    @override
     async def renew(self, keys: Iterable[str]) -> set[str]:
-        """See ResponseStore."""
         known = {each: self._responses.get(each) for each in keys}
         running = {each: stored for each, stored in known.items() if stored is not None and stored.lease is not None}
         for stored in running.values():
             await self.put(replace(stored, lease=time.time() + LEASE_SECONDS))
         return set(running)
 
+    @override
     async def close(self) -> None:
-        """See ResponseStore."""
+        pass
 
 
 class ConnectionResponses:

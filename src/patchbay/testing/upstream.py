@@ -8,7 +8,6 @@ import json
 import logging
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -237,26 +236,18 @@ def _text_of(answer: Answer) -> str:
 
 
 def main() -> None:
-    """Serve a ContractModel until SIGINT or SIGTERM, or with ``--until-stdin-closes`` until stdin closes."""
+    """Serve a ContractModel until SIGINT or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m patchbay.testing.upstream", description=ScriptedUpstream.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--tools", choices=["ignore", "refuse"], default="ignore")
     parser.add_argument("--record", type=Path, help="append one JSON line per chat request to this file")
-    parser.add_argument("--until-stdin-closes", action="store_true", help="stop when the parent process is gone")
     options = parser.parse_args()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    if options.until_stdin_closes:
-        threading.Thread(target=_wait_for_eof, args=(stop,), daemon=True).start()
     with ScriptedUpstream(ContractModel(), tools=options.tools, port=options.port, record=options.record) as upstream:
         print(f"Scripted text-only upstream on {upstream.url}", flush=True)  # noqa: T201  (a command prints)
         stop.wait()
-
-
-def _wait_for_eof(stop: threading.Event) -> None:
-    sys.stdin.read()
-    stop.set()
 
 
 if __name__ == "__main__":

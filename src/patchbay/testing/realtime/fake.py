@@ -17,8 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
+from patchbay.errors import ConfigurationError
 from patchbay.testing.realtime.records import FakeState
-from patchbay.testing.realtime.script import Faults, Step, as_answers, at_least, listed
+from patchbay.testing.realtime.script import Faults, Step, as_answers
 from patchbay.testing.realtime.session import FakeConnection
 
 _STOP_SECONDS = 10.0
@@ -115,7 +116,7 @@ class FakeRealtime(FakeState):
     accepted key (None: any). ``hears`` are the transcripts of the user's speech, one for each turn. A turn ends where the client
     ends it, and, in a session that detects turns, after each ``utterance`` bytes of audio (None: never). Within ``crossing``
     seconds a client may not have received a frame of the server. ``tls`` is the server's TLS context: then ``url`` begins with
-    ``wss``. Raises ConfigurationError for an invalid script.
+    ``wss``. Raises ValueError for an invalid script.
     """
 
     provider: ClassVar[str]
@@ -136,10 +137,8 @@ class FakeRealtime(FakeState):
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        listed("the texts that a fake hears", hears, (str,))
-        if utterance is not None:
-            at_least("utterance", utterance, 1)
-        at_least("crossing", crossing, 0)
+        if utterance is not None and utterance < 1:
+            raise ConfigurationError(f"An utterance has at least 1 byte, not {utterance!r}.")
         super().__init__(as_answers(script), faults or Faults(), hears=hears, utterance=utterance, crossing=crossing)
         self._api_key = api_key
         self._port = port

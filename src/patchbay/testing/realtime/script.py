@@ -4,57 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from patchbay.errors import ConfigurationError
 
-
-def one_of(what: str, value: object, allowed: Any) -> None:
-    """Raise ConfigurationError for a value that the Literal ``allowed`` does not have."""
-    if value not in get_args(allowed):
-        raise ConfigurationError(f"{_first(what)} is one of {_listed(get_args(allowed))}, not {value!r}.")
-
-
-def some_of(what: str, values: object, allowed: Any) -> None:
-    """Raise ConfigurationError unless ``values`` is a collection of values of the Literal ``allowed``."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigurationError(f"{_first(what)} are a collection of {_listed(get_args(allowed))}, not {values!r}.")
-    for value in values:
-        one_of(f"each of {what}", value, allowed)
-
-
-def listed(what: str, values: object, kinds: Sequence[type], advice: str = "") -> None:
-    """Raise ConfigurationError unless ``values`` is a sequence of these kinds; ``advice`` is added to the message."""
-    names = ", ".join(kind.__name__ for kind in kinds)
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ConfigurationError(f"{_first(what)} are a sequence of {names}, not {values!r}.{advice}")
-    for value in values:
-        of_kind(f"each of {what}", value, kinds, advice)
-
-
-def of_kind(what: str, value: object, kinds: Sequence[type], advice: str = "") -> None:
-    """Raise ConfigurationError unless ``value`` is an instance of one of these classes."""
-    if not isinstance(value, tuple(kinds)):
-        raise ConfigurationError(f"{_first(what)} is one of {', '.join(kind.__name__ for kind in kinds)}, not {value!r}.{advice}")
-
-
-def at_least(what: str, value: object, least: float) -> None:
-    """Raise ConfigurationError unless ``value`` is a number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-        raise ConfigurationError(f"{_first(what)} is a number of at least {least}, not {value!r}.")
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(repr, values))
-
-
-def _first(what: str) -> str:
-    """Capitalize the first letter."""
-    return what[:1].upper() + what[1:]
-
+_Positive: TypeAlias = Annotated[int, Field(ge=1)]
+_Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_STRICT: Final = ConfigDict(strict=True, extra="forbid")
+"""Values are checked where a script is written, and not converted."""
 
 CallFault: TypeAlias = Literal["done_twice", "no_name", "no_call_id", "only_in_response_done", "unheralded"]
 """Ways in which a call can be malformed.
@@ -76,7 +38,7 @@ of them, before the next response is requested."""
 Status: TypeAlias = Literal["completed", "cancelled", "incomplete", "failed"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Say:
     """Say ``text``, in pieces of ``piece`` characters, ``gap`` seconds apart.
 
@@ -85,24 +47,18 @@ class Say:
 
     text: str
     audio: bytes | None = None
-    piece: int = 8
-    gap: float = 0.0
-
-    def __post_init__(self) -> None:
-        of_kind("the text of Say", self.text, (str,))
-        of_kind("the audio of Say", self.audio, (bytes, type(None)))
-        at_least("the piece of Say", self.piece, 1)
-        at_least("the gap of Say", self.gap, 0)
+    piece: _Positive = 8
+    gap: _Seconds = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Quote:
     """Repeat the input since the last answer, results and texts, so that a test sees what has reached the model."""
 
     lead: str = "I was told: "
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Call:
     """Call a tool under its name on the wire. ``arguments`` are a value, or JSON text that is sent unchanged, valid or not.
 
@@ -111,16 +67,11 @@ class Call:
     """
 
     name: str
-    arguments: Mapping[str, Any] | str = field(default_factory=lambda: MappingProxyType({}))
+    arguments: Mapping[str, Any] | str = Field(default_factory=lambda: MappingProxyType({}))
     call_id: str | None = None
     cuts: Sequence[int] | None = None
     ascii: bool = True
-    faults: frozenset[CallFault] = frozenset()
-
-    def __post_init__(self) -> None:
-        of_kind("the name of Call", self.name, (str,))
-        of_kind("the arguments of Call", self.arguments, (Mapping, str))
-        some_of("the faults of Call", self.faults, CallFault)
+    faults: Annotated[frozenset[CallFault], Field(strict=False)] = frozenset()
 
     @property
     def text(self) -> str:
@@ -138,71 +89,53 @@ class Call:
         return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Pause:
     """Do nothing for ``seconds``."""
 
-    seconds: float
-
-    def __post_init__(self) -> None:
-        at_least("the seconds of Pause", self.seconds, 0)
+    seconds: _Seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Interrupt:
     """The user says ``text``: the response ends here, and the next one answers it."""
 
     text: str = "Wait."
 
-    def __post_init__(self) -> None:
-        of_kind("the text of Interrupt", self.text, (str,))
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Cancel:
     """Cancel calls without a result: those of ``ids``, or all (Gemini; no effect elsewhere)."""
 
     ids: Sequence[str] | None = None
 
-    def __post_init__(self) -> None:
-        if self.ids is not None:
-            listed("the ids of Cancel", self.ids, (str,))
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Frame:
     """Send a frame unchanged."""
 
     frame: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        of_kind("the frame of Frame", self.frame, (Mapping,))
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Drop:
     """Abort the connection, without a close frame."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class GoAway:
     """Announce the end of the connection in ``seconds`` (Gemini only), and abort it then."""
 
-    seconds: float
-
-    def __post_init__(self) -> None:
-        at_least("the seconds of GoAway", self.seconds, 0)
+    seconds: _Seconds
 
 
 Part: TypeAlias = Say | Quote | Call | Pause | Interrupt | Cancel | Frame | Drop | GoAway
 
-_AFTER: Final = (Pause, Interrupt, Cancel, Frame, Drop, GoAway)
+_After: TypeAlias = Pause | Interrupt | Cancel | Frame | Drop | GoAway
 """Parts that may follow the end of an answer: all but text and calls."""
 
-_NO_TEXT: Final = " A text is a part as Say(text)."
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Answer:
     """One response: its ``parts`` in order; all the calls of it are one batch.
 
@@ -212,19 +145,10 @@ class Answer:
 
     parts: Sequence[Part] = ()
     status: Status = "completed"
-    then: Sequence[Part] = ()
-    late: float = 0.0
-    faults: frozenset[AnswerFault] = frozenset()
+    then: Sequence[_After] = ()
+    late: _Seconds = 0.0
+    faults: Annotated[frozenset[AnswerFault], Field(strict=False)] = frozenset()
     kill: Point | None = None
-
-    def __post_init__(self) -> None:
-        listed("the parts of an Answer", self.parts, get_args(Part), _NO_TEXT)
-        listed("the parts of an Answer's then", self.then, _AFTER)
-        one_of("the status of an Answer", self.status, Status)
-        at_least("the late of an Answer", self.late, 0)
-        some_of("the faults of an Answer", self.faults, AnswerFault)
-        if self.kill is not None:
-            one_of("the kill of an Answer", self.kill, Point)
 
 
 Step: TypeAlias = Answer | str | Part | Sequence[Part]
@@ -234,7 +158,7 @@ Update: TypeAlias = Literal["ok", "refuse", "silent"]
 """Outcome of a change of the session: confirmed, refused with an error, or ignored."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_STRICT)
 class Faults:
     """Faults of the server as a whole.
 
@@ -243,22 +167,15 @@ class Faults:
     between the others. A connection without a frame for ``idle`` seconds is closed.
     """
 
-    refuse: int = 0
+    refuse: Annotated[int, Field(ge=0)] = 0
     refuse_with: Literal["reset", "503"] = "reset"
     updates: Sequence[Update] = ()
     noise: bool = False
-    idle: float | None = None
-
-    def __post_init__(self) -> None:
-        at_least("the refuse of Faults", self.refuse, 0)
-        one_of("the refuse_with of Faults", self.refuse_with, Literal["reset", "503"])
-        some_of("the updates of Faults", self.updates, Update)
-        if self.idle is not None:
-            at_least("the idle of Faults", self.idle, 0)
+    idle: _Seconds | None = None
 
 
 def as_answers(script: Sequence[Step]) -> list[Answer]:
-    """Expand a script to answers. Raises ConfigurationError if it is invalid."""
+    """Expand a script to answers. Raises ValueError if it is invalid."""
     if isinstance(script, (str, bytes)) or not isinstance(script, Sequence):
         raise ConfigurationError(f"A script is a sequence of steps, one for each response, not {script!r}.")
     steps = (Say(step) if isinstance(step, str) else step for step in script)
