@@ -16,11 +16,10 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 import patchbay
+from patchbay.plugins.connection import MAX_HELLO_BYTES, Connection
 from patchbay.plugins.protocol import (
     ENTRY_PREFIX,
-    MAX_HELLO_BYTES,
     Bootstrap,
-    Connection,
     Hello,
     LlmToolRegister,
     LlmToolState,

@@ -8,19 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from patchbay.plugins.connection import DROP_ABOVE, MAX_UNSENT, Connection, FrameReader, encode
 from patchbay.plugins.errors import FrameError
-from patchbay.plugins.protocol import (
-    DROP_ABOVE,
-    MAX_UNSENT,
-    Begun,
-    Connection,
-    FrameReader,
-    Ping,
-    Progress,
-    Result,
-    Trigger,
-    encode,
-)
+from patchbay.plugins.protocol import Begun, Ping, Progress, Result, Trigger
 
 CALL = Trigger(req_id="r", entry_id="t")
 BIG = Result(req_id="r", success=True, data=bytes(8 * 1024 * 1024))
@@ -79,12 +69,6 @@ async def one_end(**options):
         finally:
             end.connection.abort()
             await end.closed
-
-
-async def test_messages_that_arrive_together_are_passed_on_in_order():
-    async with one_end() as end:
-        await end.send(b"".join(encode(Progress(req_id=str(n))) for n in range(5)))
-        assert [str(n) for n in range(5)] == [message.req_id for message in end.received]
 
 
 async def test_worker_writes_begun_of_a_batch_of_calls_at_once():

@@ -22,7 +22,8 @@ from patchbay.plugins import (
     unwrap,
     unwrap_or,
 )
-from patchbay.plugins.sdk import hooks_of, tools_of
+from patchbay.plugins.sdk import hooks_of
+from patchbay.plugins.tool_table import tools_of
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "a.b-c_9", "x" * 64, "-", "."])

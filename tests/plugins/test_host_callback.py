@@ -12,10 +12,11 @@ from functools import partial
 import pytest
 
 from patchbay.plugins import envelope
+from patchbay.plugins.connection import Connection
 from patchbay.plugins.host.callback import CallbackApp, Target
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.protocol import Begun, CancelRun, Connection, Progress, Result, Trigger
+from patchbay.plugins.protocol import Begun, CancelRun, Progress, Result, Trigger
 from patchbay.server.http_client import HttpClient
 from patchbay.server.origin import Origin
 from plugins.tool_server import Served, post

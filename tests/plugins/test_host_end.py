@@ -53,35 +53,25 @@ def control_responses(folder, **what):
     return asyncio.to_thread(lambda: list(ask(folder, **what)))
 
 
-async def test_plugin_is_not_restarted_while_the_host_stops(tmp_path):
+@pytest.mark.parametrize("end", ["aclose", "kill"])
+async def test_a_reload_under_way_starts_nothing_when_the_host_ends(tmp_path, end):
     file = tmp_path / "go"
     async with registered(waiting(tmp_path / "one")) as (_, stand):
         call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(file)}))
         await stand.printed("one", "waits")
         plugin = stand.host.plugins["one"]
-        ending = asyncio.create_task(stand.host.aclose())
-        await stand.host.until(lambda: plugin.state == "stopping")
+        begun = [asyncio.create_task(each) for each in ([stand.host.aclose()] if end == "aclose" else [])]
         reloading = asyncio.create_task(stand.host.reload("one"))
+        await stand.host.until(lambda: plugin.state == "stopping")
         await asyncio.sleep(0)
-        file.touch()
+        if end == "aclose":
+            file.touch()
+        else:
+            await stand.host.kill()
         with pytest.raises(PluginError, match="the host stops"):
             await reloading
-        await asyncio.gather(ending, call)
+        await asyncio.gather(*begun, call)
         assert ("stopped", 0) == (plugin.state, plugin.pid)
-
-
-async def test_reload_in_progress_starts_nothing_after_a_kill(tmp_path):
-    async with registered(waiting(tmp_path / "one")) as (_, stand):
-        call = asyncio.create_task(stand.call("one", "wait_one", {"path": str(tmp_path / "never")}))
-        await stand.printed("one", "waits")
-        plugin = stand.host.plugins["one"]
-        reloading = asyncio.create_task(stand.host.reload("one"))
-        await stand.host.until(lambda: plugin.state == "stopping")
-        await stand.host.kill()
-        with pytest.raises(PluginError, match="the host stops"):
-            await reloading
-        assert ("stopped", 0) == (plugin.state, plugin.pid)
-        await call
 
 
 async def test_slow_stop_of_one_plugin_does_not_block_other_reloads(tmp_path):

@@ -267,16 +267,3 @@ async def test_watch_delivers_configuration_and_reloads_for_other_changes(tmp_pa
         configure(folder, "F", "[plugin_runtime]\ntimeout = 20\n")
         await stand.host.until(lambda: plugin.pid not in (0, pid) and plugin.state == "running")
         assert 20 == plugin.spec.startup_timeout
-
-
-async def test_watch_reloads_a_plugin_without_a_config_hook(heater):
-    async with registered(heater) as (_, stand):
-        plugin = stand.host.plugins["heater"]
-        pid = plugin.pid
-        await stand.host.watch(interval=0.05)
-        reloaded = asyncio.create_task(stand.host.until(lambda: plugin.pid not in (0, pid)))
-        number = 0
-        while not reloaded.done():
-            number += 1
-            (heater / "plugin.toml").write_text(f'[plugin]\nentry = "main:Plugin"\n[own]\nn = {number}\n')
-            await asyncio.wait({reloaded}, timeout=1)

@@ -1,6 +1,8 @@
-"""The host's small parts: finding plugins, lines of output, bounded logs, delays, and changes of files."""
+"""Small parts of host and worker: finding plugins, lines of output, bounded logs, deadlines, and changes of files."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from patchbay.errors import ConfigurationError
 from patchbay.plugins.host.host import look_at
 from patchbay.plugins.host.process import MOST_CHARS, MOST_LINES, LogBook, OutputReader
 from patchbay.plugins.manifest import find_plugins, spec_of
+from patchbay.plugins.protocol import CANCEL_GRACE, MAX_TIMEOUT, host_deadline, tool_deadline
+from patchbay.plugins.worker import MAX_RECORDS, RECORDS_SECONDS, HostHandler
 from plugins.host_rig import write_plugin
 
 
@@ -88,3 +92,31 @@ def test_folder_fingerprint_changes_with_sources_and_not_with_caches(tmp_path):
     (tmp_path / "more.py").touch()
     assert before != look_at(tmp_path)
     assert frozenset() == look_at(tmp_path / "gone")
+
+
+@given(st.floats(0.001, MAX_TIMEOUT))
+def test_tool_deadline_precedes_the_hosts_and_that_the_servers(timeout):
+    assert 0 < tool_deadline(timeout) < host_deadline(timeout) < timeout
+
+
+@given(st.floats(5, MAX_TIMEOUT))
+def test_long_timeouts_leave_time_for_a_stubborn_tool(timeout):
+    assert tool_deadline(timeout) + CANCEL_GRACE < host_deadline(timeout)
+
+
+def record(number):
+    return logging.LogRecord("plugin", logging.INFO, "main.py", 1, "line %d", (number,), None)
+
+
+def test_a_plugin_that_logs_without_end_is_passed_on_in_part_and_the_rest_is_counted(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    taken = []
+    handler = HostHandler(lambda message: taken.append(message) or True)
+    for number in range(MAX_RECORDS + 7):
+        handler.emit(record(number))
+    assert MAX_RECORDS == len(taken)
+    now[0] += 2 * RECORDS_SECONDS
+    handler.emit(record(0))
+    handler.emit(record(1))
+    assert [7, 0] == [message.dropped for message in taken[MAX_RECORDS:]]

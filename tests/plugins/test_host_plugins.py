@@ -94,17 +94,6 @@ async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
         assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
 
-async def test_plugin_just_answered_is_awaited(weather):
-    async with registered(weather) as (_, stand):
-        plugin = stand.host.plugins["weather"]
-        under_way = asyncio.create_task(plugin.calls.call("hang", '{"name": "n"}', within=60))
-        await stand.printed("weather", "began n")
-        os.kill(plugin.pid, signal.SIGKILL)
-        assert b"PLUGIN_NOT_RUNNING" in await under_way  # the process's death is not known yet
-        await stand.registered()
-        assert b'"is_error":false' in await plugin.calls.call("get_weather", '{"city": "Rome"}', within=60)
-
-
 async def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
     async with ToolServer() as server:
         server.refuse["get_weather"] = "another has it"
@@ -152,31 +141,6 @@ async def test_stop_unregisters_tools_first_and_finishes_calls(tmp_path):
         assert {"output": "done", "is_error": False} == await call
         await stopping
         assert "stopped" == stand.host.plugins["slow"].state
-
-
-async def test_children_of_a_plugin_end_with_it(tmp_path):
-    folder = write_plugin(
-        tmp_path / "parent",
-        """
-        import subprocess, sys
-        class Plugin(NekoPluginBase):
-            @llm_tool
-            def spawn(self):
-                child = subprocess.Popen([sys.executable, "-c", "input(); print('never')"], stdin=subprocess.PIPE)
-                self.child = child
-                return child.pid
-        """,
-    )
-    async with registered(folder) as (_, stand):
-        child = (await stand.call("parent", "spawn"))["output"]
-        assert not is_gone(child)
-        watched = os.pidfd_open(child)
-        os.kill(stand.host.plugins["parent"].pid, signal.SIGKILL)
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(watched, ended.set)
-        await ended.wait()
-        asyncio.get_running_loop().remove_reader(watched)
-        os.close(watched)
 
 
 async def test_reload_runs_the_current_files(weather):

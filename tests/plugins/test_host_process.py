@@ -9,10 +9,11 @@ import socket
 
 import pytest
 
+from patchbay.plugins.connection import encode
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host import process as module
 from patchbay.plugins.host.process import PluginProcess
-from patchbay.plugins.protocol import PROTOCOL_VERSION, Hello, Start, encode
+from patchbay.plugins.protocol import PROTOCOL_VERSION, Hello, Start
 
 START = Start(plugin_id="p", entry="", folder="", reason="start", startup_timeout=1.0, startup_failure="warn", grace=1.0)
 

@@ -13,13 +13,6 @@ from patchbay.tools.registry import Key, Registration, ToolRegistry
 from .registering import names, registry_of, remote
 
 
-def test_a_tool_without_a_role_is_registered_for_all_of_them():
-    registry = ToolRegistry(["ann", "ben"])
-    change = registry.register(remote("t"))
-    assert (True, ("ann", "ben"), (), 1) == (change.ok, change.affected_roles, change.failed_roles, len(change.keys))
-    assert (["t"], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
-
-
 @pytest.mark.parametrize("role", [None, ""])
 def test_empty_role_is_refused(role):  # W4
     registry = registry_of(remote("t", role=role))
@@ -59,14 +52,6 @@ def test_unknown_role_error_precedes_an_invalid_tool():
     assert ([], []) == (names(registry, "ann"), registry.registrations())
 
 
-def test_tool_of_the_same_name_and_source_is_replaced_in_place():
-    registry = registry_of(remote("a"), remote("b"), remote("c"))
-    change = registry.register(remote("b", description="newer"))
-    assert ((Key(None, "b"),), True) == (change.keys, change.changed)
-    assert ["a", "b", "c"] == names(registry, "ann")
-    assert "newer" == registry.snapshot("ann").registrations["b"].description
-
-
 def test_repeated_registration_succeeds_without_a_change():
     registry = registry_of(remote("t", secret="x"))
     revision = registry.revision
@@ -76,25 +61,11 @@ def test_repeated_registration_succeeds_without_a_change():
     assert registry.register(remote("t", secret="y")).changed  # the dispatcher must sign with the new one
 
 
-def test_later_role_inherits_common_tools():  # W4
-    registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
-    assert ("eve",) == registry.add_role("eve").affected_roles
-    assert ["a", "c"] == names(registry, "eve")
-    assert not registry.add_role("eve").changed
-
-
 def test_repeated_registration_for_all_roles_applies_to_all():
     registry = registry_of(remote("t"))
     registry.unregister("t", "ann")
     assert registry.register(registry.get(Key(None, "t"))).changed  # exclusions of a passed registration are ignored
     assert (["t"], frozenset()) == (names(registry, "ann"), registry.get(Key(None, "t")).excluded)
-
-
-def test_role_tool_replaces_the_common_one_in_its_role():
-    registry = registry_of(remote("t", description="all"), remote("u"), remote("t", role="ann", description="own"))
-    assert (["t", "u"], ["t", "u"]) == (names(registry, "ann"), names(registry, "ben"))
-    described = [registry.snapshot(role).registrations["t"].description for role in ("ann", "ben")]
-    assert ["own", "all"] == described
 
 
 def test_common_tool_replaces_those_of_roles():
@@ -103,20 +74,6 @@ def test_common_tool_replaces_those_of_roles():
     assert (Key(None, "t"), Key("ann", "t")) == change.keys
     assert [Key(None, "t"), Key(None, "u")] == [each.key for each in registry.registrations()]
     assert ["t", "u"] == names(registry, "ann")
-
-
-def test_tool_removed_from_all_roles_is_removed_in_every_form():
-    registry = registry_of(remote("t"), remote("t", role="ann"), remote("u"))
-    change = registry.unregister("t")
-    assert (("ann", "ben"), 2, {Key(None, "t"), Key("ann", "t")}) == (change.affected_roles, change.removed, {*change.keys})
-    assert (["u"], ["u"]) == (names(registry, "ann"), names(registry, "ben"))
-
-
-def test_clear_removes_exactly_one_source_and_counts_per_role():
-    registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", source="s2"), remote("d", source="other"))
-    change = registry.clear("s")
-    assert (True, 3, ("ann", "ben")) == (change.ok, change.removed, change.affected_roles)
-    assert ["c", "d"] == names(registry, "ben")
 
 
 def test_clear_by_origin_removes_the_tools_of_one_address():
@@ -143,15 +100,6 @@ def test_an_origin_is_scheme_host_and_port(url, origin):
     assert origin == remote("t", callback_url=url).origin
 
 
-def test_removed_role_takes_its_tools_and_exclusions_along():
-    registry = registry_of(remote("a"), remote("b", role="ann"), remote("c"))
-    registry.unregister("a", "ann")
-    change = registry.remove_role("ann")
-    assert (("ann",), {Key(None, "a"), Key("ann", "b")}, ("ben",)) == (change.affected_roles, {*change.keys}, registry.roles)
-    registry.add_role("ann")  # another one, that only has the name in common
-    assert ["a", "c"] == names(registry, "ann")
-
-
 def test_tools_are_hidden_by_origin_too():
     registry = registry_of(remote("a", callback_url="http://127.0.0.1:1/"), remote("b", callback_url="http://127.0.0.1:2/"))
     registry.hide(origin="http://127.0.0.1:1")
@@ -168,21 +116,6 @@ def test_hidden_tool_keeps_its_name_reserved():
     registry = registry_of(remote("a"))
     registry.hide("s")
     assert not registry.register(remote("a", source="other")).ok
-
-
-def test_stored_tools_are_restored_for_later_roles_too():
-    registry = registry_of(remote("a"), remote("b", role="ben"), remote("c", secret="x"), remote("t", role="ann"), remote("u"))
-    registry.unregister("a", "ann")
-    registry.register(remote("t"))
-    again = ToolRegistry(["ann"])
-    assert ("ann",) == again.restore(registry.registrations()).affected_roles
-    again.add_role("ben")
-    for role in ("ann", "ben"):
-        assert registry.snapshot(role).registrations == again.snapshot(role).registrations
-        assert names(registry, role) == names(again, role)
-        assert registry.snapshot(role).etag == again.snapshot(role).etag
-    again.register(remote("z"))
-    assert "z" == names(again, "ann")[-1]
 
 
 def seen(registry: ToolRegistry, name: str) -> dict[str, str]:
@@ -227,14 +160,6 @@ def test_non_json_schema_is_refused_and_the_list_stays_readable(parameters):
     assert (["fine"], 32) == (names(registry, "ann"), len(registry.snapshot("ann").etag))
 
 
-def test_registered_tool_precedes_an_older_restored_one():
-    registry = registry_of(remote("a", description="newer"))
-    assert not registry.restore(registry.registrations()).changed
-    change = registry.restore([remote("a", description="older")])
-    assert ((), (Key(None, "a"),)) == (change.affected_roles, change.keys)  # what is stored has to follow
-    assert "newer" == registry.snapshot("ann").registrations["a"].description
-
-
 def test_a_stored_tool_that_cannot_be_made_is_left_out_alone(caplog):
     def make_remote(registration):
         if registration.name == "bad":
@@ -244,21 +169,6 @@ def test_a_stored_tool_that_cannot_be_made_is_left_out_alone(caplog):
     registry = ToolRegistry(["ann"], make_remote)
     registry.restore([remote("bad"), remote("good")])
     assert (["good"], True) == (names(registry, "ann"), "bad" in caplog.text)
-
-
-def test_listeners_get_each_change_in_order():
-    registry = registry_of(remote("a"))
-    received = []
-    end = registry.subscribe(lambda change: received.append((change.action, change.revision)))
-    registry.register(remote("a"))
-    registry.unregister("nope")
-    registry.register(remote("b"))
-    registry.hide("s")
-    first = registry.revision - 1
-    assert [("register", first), ("hide", first + 1)] == received
-    end()
-    registry.show("s")
-    assert 2 == len(received)
 
 
 def test_changes_made_by_a_listener_are_published_in_order():

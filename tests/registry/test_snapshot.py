@@ -27,22 +27,6 @@ def test_a_snapshot_does_not_change():
             mapping["x"] = 1
 
 
-def test_revision_changes_only_with_the_tools_of_the_role():
-    registry = registry_of(remote("a"))
-    ann, ben = registry.snapshot("ann"), registry.snapshot("ben")
-    registry.register(remote("b", role="ben"))
-    assert ann is registry.snapshot("ann")
-    assert ben.revision < registry.snapshot("ben").revision == registry.revision
-    assert registry.unregister("a", "ann").revision == registry.snapshot("ann").revision > ann.revision
-
-
-def test_snapshots_of_all_roles_are_of_one_moment():
-    registry = registry_of(remote("a"))
-    assert {role: registry.snapshot(role) for role in ("ann", "ben")} == registry.snapshots()
-    assert {"ben": registry.snapshot("ben")} == registry.snapshots("ben")
-    assert ["ann", "ben"] == [*registry.snapshots("")]
-
-
 def test_listed_tool_has_every_field():
     local = ToolDefinition("b", "in here", SCHEMA, handler=dict, metadata={"source": "builtin"})
     registry = registry_of(remote("a", description="d", parameters=SCHEMA, timeout_seconds=7, role="ann"), Registration.of(local))

@@ -51,25 +51,6 @@ def test_name_in_a_future_role_stays_with_its_owner():
     assert [("eve", LEDGER)] == failures(registry.register(remote("t", source="other")))
 
 
-def test_a_name_is_free_when_its_owner_has_given_it_up():
-    registry = registry_of(remote("t"))
-    registry.clear("s")
-    assert registry.register(remote("t", source="other")).ok
-
-
-def test_unregister_with_an_expected_source_leaves_others_alone():
-    registry = registry_of(remote("t", source="a", role="ann"), remote("t", source="b", role="ben"))
-    change = registry.unregister("t", expected_source="a")
-    assert (True, 1, ("ann",), (Refusal("ben", "b"),)) == (change.ok, change.removed, change.affected_roles, change.refused_roles)
-    assert ([], ["t"]) == (names(registry, "ann"), names(registry, "ben"))
-
-
-def test_unregister_for_one_role_checks_the_source_of_its_tool():
-    registry = registry_of(remote("t", source="a"))
-    assert (Refusal("ben", "a"),) == registry.unregister("t", "ben", expected_source="b").refused_roles
-    assert 1 == registry.unregister("t", "ben", expected_source="a").removed
-
-
 def test_refusal_for_a_tool_without_roles_is_for_all_roles():
     registry = registry_of(remote("t"), roles=("ann",))
     registry.unregister("t", "ann")

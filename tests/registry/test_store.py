@@ -135,13 +135,6 @@ async def test_the_file_is_for_its_owner_only(tmp_path):
     assert {"-rw-------"} == {*modes.values()}
 
 
-async def test_a_database_in_memory_will_do_for_as_long_as_it_is_open():
-    registry = registry_of()
-    async with RegistrationStore("sqlite://") as store:
-        await store.save(registry, registry.register(remote("t")))
-        assert ["t"] == [each.name for each in await store.load()]
-
-
 def test_unopenable_database_is_a_configuration_error(tmp_path):
     junk = tmp_path / "junk.db"
     junk.write_bytes(b"no database at all\n" * 100)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from patchbay.plugins.sdk import PluginBase as PluginBase
     from patchbay.plugins.sdk import PluginConfig as PluginConfig
     from patchbay.plugins.sdk import PluginContext as PluginContext
-    from patchbay.plugins.sdk import ToolState as ToolState
     from patchbay.plugins.sdk import lifecycle as lifecycle
-    from patchbay.plugins.sdk import llm_tool as llm_tool
     from patchbay.plugins.sdk import neko_plugin as neko_plugin
     from patchbay.plugins.sdk import plugin as plugin
+    from patchbay.plugins.tool_table import ToolState as ToolState
+    from patchbay.plugins.tool_table import llm_tool as llm_tool
     from patchbay.tools import Progress as Progress
     from patchbay.tools import ToolContext as ToolContext
 
@@ -39,7 +39,8 @@ __all__, __getattr__ = lazy_exports(
     {
         "envelope": "Err Ok Result unwrap unwrap_or",
         "errors": "EntryConflictError PluginError RegistrationError",
-        "sdk": "NekoPluginBase PluginBase PluginConfig PluginContext ToolState lifecycle llm_tool neko_plugin plugin",
+        "sdk": "NekoPluginBase PluginBase PluginConfig PluginContext lifecycle neko_plugin plugin",
+        "tool_table": "ToolState llm_tool",
         "patchbay.tools": "Progress ToolContext",
     },
 )

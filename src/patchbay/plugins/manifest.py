@@ -15,7 +15,8 @@ from patchbay._config import Table, parse_config, wrong
 from patchbay.errors import ConfigurationError
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import MAX_TIMEOUT
-from patchbay.plugins.sdk import NekoPluginBase, check_name
+from patchbay.plugins.sdk import NekoPluginBase
+from patchbay.plugins.tool_table import check_name
 
 FILE_NAME: Final = "plugin.toml"
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from patchbay.errors import ConfigurationError
-from patchbay.plugins.sdk import check_name
+from patchbay.plugins.tool_table import check_name
 
 # File names are different in each plugin, so that the tests of several plugins can run together.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchbay.plugins.connection import encode
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import (
     ENTRY_PREFIX,
@@ -25,10 +26,9 @@ from patchbay.plugins.protocol import (
     Result,
     Trigger,
     Unfreeze,
-    encode,
 )
+from patchbay.plugins.runtime import PluginRuntime
 from patchbay.plugins.sdk import NekoPluginBase
-from patchbay.plugins.worker import PluginRuntime
 
 
 @dataclass(frozen=True)

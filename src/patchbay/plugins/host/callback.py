@@ -16,8 +16,9 @@ import msgspec
 
 from patchbay.errors import InvalidRequestError
 from patchbay.plugins import envelope
+from patchbay.plugins.connection import MAX_FRAME_BYTES
 from patchbay.plugins.host.calls import InFlightCalls
-from patchbay.plugins.protocol import MAX_FRAME_BYTES, Progress
+from patchbay.plugins.protocol import Progress
 from patchbay.server.auth import (
     HeaderLists,
     Rejected,

@@ -6,15 +6,16 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from patchbay.plugins import envelope
+from patchbay.plugins.connection import Connection
 from patchbay.plugins.errors import FrameError
 from patchbay.plugins.host.policy import HostPolicy
-from patchbay.plugins.protocol import ENTRY_PREFIX, CancelRun, Connection, Message, Progress, Result, Trigger, host_deadline
+from patchbay.plugins.protocol import ENTRY_PREFIX, CancelRun, Message, Progress, Result, Trigger, host_deadline
 
 NOT_BEGUN: Final = "ended before the call began: it did not run"
 IN_FLIGHT: Final = "ended while the call was under way: it may have run, with unknown effects"
@@ -26,13 +27,6 @@ NOT_KEPT: Final = envelope.failure(
 
 class KeyReusedError(Exception):
     """The key belongs to another call."""
-
-
-@dataclass(slots=True)
-class _Completed:
-    digest: bytes
-    body: bytes
-    since: float
 
 
 class IdempotencyCache:
@@ -48,8 +42,8 @@ class IdempotencyCache:
         self._seconds = seconds
         self._clock = clock
         self._in_flight: dict[str, tuple[bytes, str]] = {}
-        self._completed: OrderedDict[str, _Completed] = OrderedDict()  # oldest first
-        self._with_body: deque[str] = deque()  # keys whose answer is kept, oldest first
+        self._completed: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # digest and time, oldest first
+        self._answers: OrderedDict[str, bytes] = OrderedDict()  # oldest first
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -61,13 +55,16 @@ class IdempotencyCache:
         Raises KeyReusedError where the key belongs to a call with another digest.
         """
         self._evict()
-        known, found = self._in_flight.get(key, (b"", ""))
-        result: str | bytes | None = found or None
-        if (completed := self._completed.get(key)) is not None:
-            known, result = completed.digest, completed.body
-        if result is not None and known != digest:
+        found: str | bytes
+        if key in self._in_flight:
+            known, found = self._in_flight[key]
+        elif key in self._completed:
+            known, found = self._completed[key][0], self._answers.get(key, NOT_KEPT)
+        else:
+            return None
+        if known != digest:
             raise KeyReusedError
-        return result
+        return found
 
     def begin(self, key: str, digest: bytes, req_id: str) -> None:
         """Record a call in flight."""
@@ -78,29 +75,21 @@ class IdempotencyCache:
         digest, _ = self._in_flight.pop(key, (None, ""))
         if digest is None or body is None:
             return
-        if len(body) > self._bytes_most:
-            body = NOT_KEPT
-        else:
-            self._with_body.append(key)
+        self._completed[key] = (digest, self._clock())
+        if len(body) <= self._bytes_most:
+            self._answers[key] = body
             self._bytes += len(body)
-        self._completed[key] = _Completed(digest, body, self._clock())
         self._evict()
 
     def _evict(self) -> None:
         while self._bytes > self._bytes_most:
-            self._drop_body(self._with_body[0])
+            self._bytes -= len(self._answers.popitem(last=False)[1])
         while self._completed:
-            oldest, completed = next(iter(self._completed.items()))
-            if len(self._completed) <= self._most and self._clock() - completed.since <= self._seconds:
+            oldest, (_, since) = next(iter(self._completed.items()))
+            if len(self._completed) <= self._most and self._clock() - since <= self._seconds:
                 break
-            if self._with_body and self._with_body[0] == oldest:
-                self._drop_body(oldest)
             del self._completed[oldest]
-
-    def _drop_body(self, key: str) -> None:
-        self._with_body.popleft()
-        self._bytes -= len(self._completed[key].body)
-        self._completed[key].body = NOT_KEPT
+            self._bytes -= len(self._answers.pop(oldest, b""))
 
 
 @dataclass(slots=True)

@@ -20,17 +20,9 @@ from typing import Any, Final, Literal
 from patchbay._redaction import Redactor, values_of_environment
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit, inherited
 from patchbay._text import plural
+from patchbay.plugins.connection import MAX_HELLO_BYTES, Connection
 from patchbay.plugins.errors import PluginError
-from patchbay.plugins.protocol import (
-    MAX_HELLO_BYTES,
-    PROTOCOL_VERSION,
-    Bootstrap,
-    Connection,
-    Hello,
-    Message,
-    Start,
-    child_command,
-)
+from patchbay.plugins.protocol import PROTOCOL_VERSION, Bootstrap, Hello, Message, Start, child_command
 
 MOST_LINES: Final = 2000
 MOST_CHARS: Final = 512 * 1024

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from patchbay._subprocess import PendingRequests
+from patchbay.plugins.connection import Connection
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
@@ -31,7 +32,6 @@ from patchbay.plugins.manifest import PluginSpec
 from patchbay.plugins.protocol import (
     Begun,
     ConfigUpdate,
-    Connection,
     Crash,
     Freeze,
     LlmToolRegister,
