@@ -4,51 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from support.processes import Process
+from support.served import BOUND, Served, serve_script, wait_for
 
-SERVED = Path(__file__).with_name("served.py")
 TOKEN = "0123456789abcdef-token"
-BOUND = 60.0
 
 
 @dataclass
-class Server:
-    """A running server."""
+class Server(Served):
+    """A running server, and the calls that were made there."""
 
-    process: Process
-    url: str
-    token: str | None
-    folder: Path
     runs: list[threading.Thread] = field(default_factory=list)
-
-    def ask(self, method: str, path: str, body: Any = None, *, token: str | None = "") -> tuple[int, Any]:
-        """Return status and body. The token is sent unless another one, or None, is given."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
-        token = self.token if token == "" else token
-        headers = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        finally:
-            connection.close()
-
-    @property
-    def port(self) -> int:
-        return urlsplit(self.url).port or 0
 
     def run(self, path: str, outcomes: list[Any] | None = None, *, session: str = "s1") -> None:
         """Make a call in a thread; its result is appended to ``outcomes``."""
@@ -65,18 +36,12 @@ class Server:
 
     def pending(self, count: int = 1) -> list[dict[str, Any]]:
         """Return the pending requests once there are ``count``."""
-        until = time.monotonic() + BOUND
-        while len(found := self.ask("GET", "/api/approvals")[1]["approvals"]) != count:
-            assert time.monotonic() < until, found
-            time.sleep(0.01)
+        (found,) = wait_for(lambda: [each] if len(each := self.ask("GET", "/api/approvals")[1]["approvals"]) == count else None)
         return found
 
     def awaited(self, request_id: str) -> None:
         """Wait until a run waits for this request."""
-        until = time.monotonic() + BOUND
-        while not self.ask("GET", f"/api/approvals/{request_id}")[1]["approval"]["awaited"]:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_for(lambda: self.ask("GET", f"/api/approvals/{request_id}")[1]["approval"]["awaited"])
 
     def decide(self, request_id: str, decision: str, **more: Any) -> tuple[int, Any]:
         return self.ask("POST", f"/api/approvals/{request_id}", {"decision": decision, **more})
@@ -97,16 +62,6 @@ class Server:
             thread.join(BOUND)
             assert not thread.is_alive()
 
-    def kill(self) -> None:
-        """Kill the process (SIGKILL)."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(BOUND)
-
-    def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
-        self.process.terminate()
-        return self.process.wait(BOUND)
-
 
 @contextlib.contextmanager
 def serving(
@@ -116,16 +71,10 @@ def serving(
 
     ``dies`` names the moment at which it ends as by ``kill -9`` (``served``).
     """
-    database = database if database is not None else f"sqlite:///{folder / 'approvals.db'}"
-    command = [sys.executable, str(SERVED), database, str(folder / "log"), str(port), *([token] if token else [])]
-    with (folder / "stderr").open("ab") as stderr:
-        process = Process(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "DIES": dies})
-    try:
-        assert process.stdout is not None
-        yield Server(process, process.stdout.readline().strip(), token, folder)
-    finally:
-        process.kill()
-        process.communicate(timeout=BOUND)
+    arguments = (database or f"sqlite:///{folder / 'approvals.db'}", str(folder / "log"), str(port))
+    script = Path(__file__).with_name("served.py")
+    with serve_script(script, *arguments, folder=folder, token=token, environment={"DIES": dies}) as running:
+        yield Server(**vars(running))
 
 
 def ran(folder: Path) -> list[str]:

@@ -110,33 +110,6 @@ def test_tool_receives_only_the_arguments_changed_by_the_hook():
     assert (mended, [(mended, mended)]) == run(main())
 
 
-def test_late_changes_of_a_hooks_arguments_have_no_effect():
-    kept = []
-
-    class Sly:
-        async def before_tool(self, call):
-            kept.append(call.arguments)
-
-        async def approve_tool(self, call):
-            kept.append(call.arguments)
-            return True
-
-    async def main():
-        tool = RecordingTool()
-        async with service_at() as service:
-            task, request = await ask(service, executor=executor_with(service, tool, Sly()))
-            for each in kept:
-                each["path"] = "/etc"
-            await service.decide(request.id, "approve")
-            for each in kept:
-                each["path"] = "/etc"
-            [execution] = await task
-            return len(kept), execution.arguments, tool.heard
-
-    given = '{"path": "/a"}'
-    assert (2, {"path": "/a"}, [(given, given)]) == run(main())
-
-
 async def test_tool_replaced_during_the_decision_does_not_run():
     first, second = RecordingTool(), RecordingTool()
     async with service_at() as service:
@@ -149,24 +122,6 @@ async def test_tool_replaced_during_the_decision_does_not_run():
         [_] = [each async for each in batch]
         await batch.stop()
         assert (1, 0) == (len(first.heard), len(second.heard))
-
-
-async def test_stored_decision_does_not_apply_to_other_arguments(url):
-    tool = RecordingTool()
-    async with service_at(url) as service:
-        service.leave()
-        task, request = await ask(service, ToolCall("1", "delete", '{"n": 1}'), executor=executor_with(service, tool))
-        await stop(task)
-    async with service_at(url) as service:
-        await service.decide(request.id, "approve")
-        others = [
-            running_calls(executor_with(service, tool), ToolCall("1", "delete", raw)) for raw in ('{"n": 1.0}', '{"n": true}')
-        ]
-        await waiting(service, 2)
-        assert [] == tool.heard
-        await running_calls(executor_with(service, tool), ToolCall("1", "delete", '{"n":1}'))
-        await stop(*others)
-        assert [('{"n": 1}', '{"n": 1}')] == tool.heard
 
 
 class Order(BaseModel):

@@ -20,8 +20,9 @@ import pytest
 from ports import kept_port
 from support.cli import run_cli
 from support.processes import Process
+from support.served import BOUND
 
-from .serving import BOUND, TOKEN, ran, serving
+from .serving import TOKEN, ran, serving
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +96,6 @@ def test_a_call_is_denied_with_a_reason(server):
     assert ("denied", "not that one") == tuple(json.loads(done.stdout)[name] for name in ("state", "reason"))
     server.ended()
     assert (["Tool execution denied by a person: not that one"], []) == (outcomes, server.ran())
-
-
-def test_a_call_is_approved_for_the_session(server):
-    server.run("/a")
-    [pending] = server.pending()
-    assert "approved for the session" in patchbay("approve", pending["id"], "--session", url=server.url).stdout
-    server.ended()
-    server.run("/b")
-    server.ended()
-    assert ["/a", "/b"] == server.ran()
 
 
 @pytest.mark.parametrize("request_id", ["000000000000", "../tools", "%00", "x y", ""])
@@ -197,20 +188,6 @@ def test_watch_prompts_for_each_call_until_ctrl_c(server):
     assert "Traceback" not in terminal.read
 
 
-def test_input_before_the_prompt_is_not_an_answer(server):
-    with Terminal(server.url) as terminal:
-        terminal.seen("Watching")
-        terminal.type("y\ny\n")
-        terminal.seen("y\r\ny")
-        server.run("/a")
-        at = terminal.seen("May it run?")
-        assert 1 == len(server.pending())
-        terminal.type("n\n")
-        server.ended()
-        terminal.seen("denied", since=at)
-    assert [] == server.ran()
-
-
 def test_prompt_disappears_when_decided_elsewhere(server):
     with Terminal(server.url) as terminal:
         server.run("/a")
@@ -258,24 +235,6 @@ def test_request_lost_by_the_server_gives_way_to_the_next(tmp_path):
     assert ["/second"] == ran(tmp_path)
 
 
-def test_request_decided_during_another_prompt_is_not_prompted(server):
-    with Terminal(server.url) as terminal:
-        terminal.seen("Watching")
-        server.run("/first")
-        terminal.seen("May it run?")
-        for path in ("/second", "/third"):
-            server.run(path)
-        by_path = {each["arguments"]["path"]: each for each in server.pending(3)}
-        server.decide(by_path["/second"]["id"], "deny")
-        terminal.type("n\n")
-        at = terminal.seen('"path": "/third"')
-        terminal.seen("May it run?", since=at)  # input before the prompt is discarded
-        terminal.type("n\n")
-        server.ended()
-        assert 130 == terminal.interrupt()
-    assert "/second" not in terminal.read
-
-
 def test_terminal_escapes_arguments_and_truncates_long_ones(server):
     hostile = "\x1b[2J\x1b]0;t\x07\r\nMay it run? \x9b1m\u202e" + "x" * 200_000 + "END"
     with Terminal(server.url) as terminal:
@@ -302,14 +261,6 @@ def test_the_end_of_the_input_ends_watching(server):
         terminal.type("\x04")
         assert 0 == terminal.process.wait(BOUND)
     assert 1 == len(server.pending())
-
-
-def test_too_long_line_is_not_an_answer(server):
-    server.run("/a")
-    server.pending()
-    done = patchbay("watch", "--interval", "0.1", url=server.url, stdin="y" + " " * 5000 + "not that one\n")
-    assert (0, 2) == (done.returncode, len(re.findall(r"May it run\?", done.stdout)))
-    assert ([], 1) == (server.ran(), len(server.pending()))
 
 
 def test_lists_report_how_much_of_long_arguments_is_omitted(server):

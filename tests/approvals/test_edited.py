@@ -11,10 +11,10 @@ from patchbay.approvals import parse_policy
 from patchbay.approvals.terminal import parse_answer
 from patchbay.errors import InvalidRequestError
 from patchbay.executor import Executor
-from patchbay.hooks import Approval, DenyTool, HookManager, Respond
+from patchbay.hooks import Approval, HookManager, Respond
 from patchbay.hooks.events import digest_of
 
-from .approval_calls import ASK, Files, ask, call_of, executor_of, running_calls, service_at, stop
+from .approval_calls import ASK, Files, ask, call_of, service_at, stop
 
 EDITED = {"path": "/tmp/b"}
 NOTE = '[An approver changed the arguments of this call, which was approved with: {"path": "/tmp/b"}]'
@@ -137,11 +137,3 @@ async def test_arguments_can_be_edited_at_a_terminal():
     assert "required property 'path'" in parse_answer("e {}", request)
     assert "Expecting" in parse_answer("e {path", request)
     assert parse_answer("e", request).startswith("answer ")
-
-
-async def test_hook_denial_precedes_approval():
-    async with service_at() as service:
-        executor = executor_of(service, Files())
-        executor.hooks.mount("no", Hook(before_tool=DenyTool("no")))
-        [execution] = await running_calls(executor, call_of())
-    assert "Tool execution denied by hook: no" == execution.content

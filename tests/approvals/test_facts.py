@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from fastapi import FastAPI
 
-from patchbay.approvals import ApprovalPolicy, ApprovalRequest, ApprovalService, Rule, SessionGrant
+from patchbay.approvals import ApprovalRequest, ApprovalService, SessionGrant
 from patchbay.approvals.store import REQUESTS, call_key, grant_key, row_of
 from patchbay.approvals.terminal import render, render_grant, render_question, render_revoked
 from patchbay.errors import ApprovalConflictError
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager
 from patchbay.hooks.events import digest_of
-from patchbay.server import make_approvals_router
 from patchbay.tools import ToolContext, tool
+from support.tables import rows
 
 from .approval_calls import Files, ask, call_of, decided, engine_of, executor_of, running_calls, service_at, stop, waiting
 from .test_terminal import request
@@ -144,18 +143,6 @@ def test_lookup_key_of_calls_without_facts_is_unchanged():
     assert {} == json.loads(row_of(asked)["body"])["facts"]
 
 
-async def test_api_includes_facts():
-    async with service_at() as service:
-        task, asked = await ask(service, executor=LinkedFiles().executor(service))
-        api = FastAPI()
-        api.include_router(make_approvals_router(service, needs_token=False))
-        schema = api.openapi()["components"]["schemas"]["RequestModel"]
-        await stop(task)
-        outcome, is_same = asked.as_json(), ApprovalRequest.from_json(asked.as_json()) == asked
-    assert ({"path": "/srv/data"}, True) == (outcome["facts"], is_same)
-    assert ("object", True) == (schema["properties"]["facts"]["type"], "facts" in schema["required"])
-
-
 def test_request_json_without_facts_is_read_and_invalid_facts_are_rejected():
     outcome = request().as_json()
     assert {} == ApprovalRequest.from_json({name: value for name, value in outcome.items() if name != "facts"}).facts
@@ -180,30 +167,10 @@ async def test_approval_event_includes_the_facts():
 
 @pytest.mark.parametrize(
     ("facts", "line"),
-    [
-        ({"path": "/srv/data"}, "really: path=/srv/data"),
-        ({"path": "/srv/data", "count": 2, "mine": True}, "really: path=/srv/data, count=2, mine=true"),
-        ({"path": "/my data"}, 'really: path="/my data"'),
-        ({"path": "/a, owner=me"}, 'really: path="/a, owner=me"'),
-        ({"path=/a, b": ""}, 'really: "path=/a, b"=""'),
-        ({"n": "2", "flag": "true", "neg": "-1"}, 'really: n="2", flag="true", neg="-1"'),
-        ({"list": ["/a", {"b": None}]}, 'really: list=["/a", {"b": null}]'),
-        ({"path": "\x1b[2J\u202e\n\ud800"}, 'really: path="\\u001b[2J\\u202e\\n\\ud800"'),
-        ({"path": "\\u001b"}, 'really: path="\\\\u001b"'),
-        ({"ort": "Zürich"}, "really: ort=Zürich"),
-    ],
+    [*rows(__file__, "fact_lines.jsonl"), ({"path": "\x1b[2J\u202e\n\ud800"}, 'really: path="\\u001b[2J\\u202e\\n\\ud800"')],
 )
 def test_facts_are_shown_on_one_line_and_cannot_imitate_each_other(facts, line):
     assert line in [each.strip() for each in render(request(facts=facts)).split("\n")]
-
-
-def test_long_arguments_do_not_hide_them():
-    shown = render(request(arguments=json.dumps({"path": "x" * 9000}), facts={"path": "/etc"}))
-    assert "  really: path=/etc" in shown.split("\n")
-
-
-def test_call_without_facts_is_shown_unchanged():
-    assert "really" not in render(request())
 
 
 def test_the_scope_of_a_session_approval_is_rendered():
@@ -213,14 +180,3 @@ def test_the_scope_of_a_session_approval_is_rendered():
     assert all(words in text for text in (render_question(asked, 0.0), render_grant(grant, 0.0), render_revoked(grant)))
     assert words not in render_question(request(), 0.0)
     assert "[s] this call whenever" in render_question(request(facts={"path": "/etc"}, session="call"), 0.0)
-
-
-async def test_a_session_approval_of_the_same_call_covers_its_facts():
-    files = LinkedFiles()
-    async with service_at(policy=ApprovalPolicy(otherwise=Rule(name="all", deadline=600, session="call"))) as service:
-        await decided(service, "approve_session", executor=files.executor(service))
-        await running_calls(files.executor(service), call_of())
-        files.leads["/a"] = "/etc"
-        task, _ = await ask(service, executor=files.executor(service))
-        await stop(task)
-        assert ["/srv/data", "/srv/data"] == files.deleted

@@ -119,11 +119,6 @@ def test_explicit_respond_approval_wins_and_logs_rules_not_about_hook_tools(mess
     assert reported.endswith(": looking, default")
 
 
-def test_approval_policy_precedes_hooks(caplog):
-    assert [] == outcome_of({**STRICT, "respond_approval": "always"}, HookPolicy(respond_approval="never"))[1]
-    assert [] == caplog.records
-
-
 @pytest.mark.parametrize("message", ["foreign", "never"])
 def test_hook_tool_rule_without_approval_is_rejected(message):
     policy = {"rules": [{"name": "mine", "sources": ["hook:*"], "outcome": "ask"}]}
@@ -131,9 +126,3 @@ def test_hook_tool_rule_without_approval_is_rejected(message):
         with pytest.raises(ConfigurationError, match="rule 'mine' is about tools that hooks add"):
             hooked(parse_policy(made), hooks)
     assert "always" == parse_policy(policy).apply_to(HookPolicy()).respond_approval
-
-
-def test_where_no_policy_refuses_anything_hooks_answer_for_their_tools_as_before():
-    for policy in ({}, {"rules": [{"tools": ["x"], "outcome": "allow"}]}):
-        assert parse_policy(policy).apply_to(HookPolicy()).respond_approval is None
-    assert parse_hooks_config({}).policy.respond_approval is None

@@ -15,9 +15,10 @@ from dataclasses import replace
 import pytest
 
 from patchbay.approvals import State
+from support.served import BOUND
 
 from .approval_calls import Files, call_of, decided, executor_of, running_calls, service_at, waiting
-from .serving import BOUND, Server, ran, serving
+from .serving import Server, ran, serving
 
 
 @pytest.fixture
@@ -141,18 +142,6 @@ def test_request_pending_in_one_server_is_decided_in_another(database, tmp_path)
         assert ["deleted /a"] == outcomes
         assert 409 == here.decide(request["id"], "deny")[0]
     assert ["/a"] == ran(tmp_path)
-
-
-def test_run_of_a_killed_server_is_resumed_by_another(database, tmp_path):
-    with serving(tmp_path, database=database) as there:
-        with serving(tmp_path, database=database, dies="before take") as here:
-            here.run("/a")
-            [request] = there.pending()
-            assert 200 == there.decide(request["id"], "approve")[0]
-            wait_for_exit(here)
-        assert 0 == approved_where_it_is_asked_for(there)
-        assert ["/a"] == ran(tmp_path)
-        assert 1 == approved_where_it_is_asked_for(there)
 
 
 RUNS = 4

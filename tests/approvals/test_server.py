@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import threading
 from urllib.parse import urlsplit
 
@@ -12,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 
 from patchbay.server import make_approvals_router
-from support.running import run
+from support.served import BOUND
 
 from .approval_calls import ask, service_at
-from .serving import BOUND, TOKEN, ran, serving
+from .serving import TOKEN, ran, serving
 
 
 def test_call_is_listed_read_and_approved(server):
@@ -87,10 +86,7 @@ def test_a_body_that_does_not_fit_or_is_invalid_json_decides_nothing(server):
     server.run("/a")
     [listed] = server.pending()
     for body in (*(json.dumps(each).encode() for each in MISFITS), *INVALID):
-        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BOUND)
-        connection.request("POST", f"/api/approvals/{listed['id']}", body, {"content-type": "application/json"})
-        assert 422 == connection.getresponse().status, body
-        connection.close()
+        assert 422 == server.ask("POST", f"/api/approvals/{listed['id']}", body)[0], body
     assert [listed] == server.pending()
     server.decide(listed["id"], "deny")
     server.ended()
@@ -166,25 +162,6 @@ def test_event_stream_lists_pending_and_new_requests_and_ends_with_the_server(tm
         assert all(each["id"] == first["id"] for each in events)
 
 
-def test_pending_request_survives_a_restart_of_the_server(tmp_path):
-    with serving(tmp_path) as server:
-        server.run("/a")
-        [before] = server.pending()
-        assert 0 == server.stop()
-    with serving(tmp_path) as server:
-        assert [{**before, "awaited": False}] == server.pending()
-        assert 200 == server.decide(before["id"], "approve")[0]
-        server.run("/a")
-        server.ended()
-        assert ["/a"] == ran(tmp_path)
-        server.run("/a")
-        [again] = server.pending()
-        assert again["id"] != before["id"]
-        server.decide(again["id"], "deny")
-        server.ended()
-    assert ["/a"] == ran(tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_request_survives_a_killed_server_and_is_not_repeated(kind, tmp_path, request):
     database = None
@@ -202,40 +179,3 @@ def test_request_survives_a_killed_server_and_is_not_repeated(kind, tmp_path, re
         assert 200 == server.decide(before["id"], "approve", by="ann")[0]
         server.ended()
     assert ["/a"] == ran(tmp_path)
-
-
-def test_killed_at_any_moment_an_approval_is_used_by_one_run_at_most(tmp_path):
-    """Each round approves once and kills the server at about that time; then the tool's runs are counted."""
-    chance = random.Random(8)
-    yes = 0
-    for _ in range(6):
-        with serving(tmp_path) as server:
-            outcomes = []
-            server.run("/a", outcomes)
-            while not outcomes and not (pending := server.ask("GET", "/api/approvals")[1]["approvals"]):
-                pass
-            if outcomes:  # the yes of an earlier round was left over, for once
-                assert ["deleted /a"] == outcomes
-                continue
-            killer = threading.Timer(chance.uniform(0, 0.02), server.kill)
-            killer.start()
-            try:
-                yes += server.decide(pending[0]["id"], "approve")[0] == 200
-            except (OSError, http.client.HTTPException, ValueError):
-                yes += 1  # it may have been kept
-            killer.join(BOUND)
-        assert len(ran(tmp_path)) <= yes
-    assert yes > 0
-
-
-def test_the_routes_are_described():
-    async def main():
-        async with service_at() as service:
-            api = FastAPI()
-            api.include_router(make_approvals_router(service, needs_token=False))
-            return api.openapi()
-
-    paths = run(main())["paths"]
-    expected = {"", "/{request_id}", "/events", "/sessions", "/sessions/{request_id}"}
-    assert {f"/api/approvals{each}" for each in expected} == set(paths)
-    assert {"200", "401", "403", "404", "409", "422"} == set(paths["/api/approvals/{request_id}"]["post"]["responses"])

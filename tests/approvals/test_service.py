@@ -110,22 +110,6 @@ async def test_first_of_concurrent_decisions_wins_and_others_conflict(url):
     assert (made[0].state is State.DENIED) == execution.is_error
 
 
-async def test_two_services_on_one_database_decide_once(url):
-    """One process waits, another decides."""
-    files = Files()
-    async with service_at(url) as here, service_at(url) as there:
-        task, _ = await ask(here, files=files)
-        [request] = await waiting(there)
-        results = await asyncio.gather(
-            here.decide(request.id, "approve", by="here"),
-            there.decide(request.id, "approve", by="there"),
-            return_exceptions=True,
-        )
-        shown = contents(await task)
-    assert (["deleted /a"], ["/a"]) == (shown, files.deleted)
-    assert 1 == sum(isinstance(each, ApprovalConflictError) for each in results)
-
-
 @pytest.mark.parametrize(("at_deadline", "expected"), [("deny", denied("no decision within 600 s")), ("allow", "deleted /a")])
 async def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
     clock, files = Clock(), Files()
@@ -137,24 +121,6 @@ async def test_timeout_has_the_outcome_of_the_rule(url, at_deadline, expected):
         with pytest.raises(ApprovalConflictError, match="expired"):
             await service.decide(request.id, "approve")
         assert ([expected], State.EXPIRED) == (shown, (await service.get(request.id)).state)
-
-
-async def test_request_expires_by_itself():
-    async with service_at(policy=policy(deadline=0.01)) as service:
-        assert [denied("no decision within 0.01 s")] == contents(await running_calls(executor_of(service, Files()), call_of()))
-
-
-async def test_decision_after_the_deadline_is_a_conflict(url):
-    clock = Clock()
-    async with service_at(url, clock=clock) as service:
-        task, request = await ask(service)
-        clock.now += 600
-        with pytest.raises(ApprovalConflictError, match="expired"):
-            await service.decide(request.id, "approve")
-        listed = [await service.pending(), [each.state for each in await service.recent()]]
-        service.wake()
-        await task
-        assert [[], [State.EXPIRED]] == listed
 
 
 async def test_the_request_of_a_run_that_is_stopped_is_withdrawn(url):
@@ -352,28 +318,6 @@ async def test_two_runs_of_the_same_call_do_not_share_one_decision(url):
     )
 
 
-async def test_stopped_run_leaves_a_shared_request_to_the_other_waiter(url):
-    """Two processes took up the same run, and one of them gives up: the other asks for itself."""
-
-    clock, files = Clock(), Files()
-    request = await orphaned_request(url, clock)
-    async with service_at(url, clock=clock) as here, service_at(url, clock=clock) as there:
-        tasks = [running_calls(executor_of(service, files), call_of()) for service in (here, there)]
-        async with asyncio.timeout(LONG):
-            while not (request.id in here.waiting and request.id in there.waiting):
-                await asyncio.sleep(0.005)
-        tasks[1].cancel()
-        await asyncio.wait([tasks[1]])
-        here.wake()
-        [other] = await waiting(here)
-        await here.decide(other.id, "approve")
-        assert (["deleted /a"], State.WITHDRAWN, True) == (
-            contents(await tasks[0]),
-            (await here.get(request.id)).state,
-            other.id != request.id,
-        )
-
-
 async def test_approval_given_after_the_run_stopped_is_not_used_by_another_run(url):
     async with service_at(url) as service:
         task, request = await ask(service)
@@ -446,18 +390,6 @@ async def test_decision_is_left_to_other_approvers_if_any(who, mounted, expected
         if mounted:
             executor.hooks.mount("yes", ApprovingHook())
         assert [expected] == contents(await running_calls(executor, call_of()))
-
-
-async def test_approver_mounted_during_a_turn_applies_from_the_next():
-    """It is not asked either."""
-    async with service_at(policy=policy(who=("hooks",))) as service:
-        executor = executor_of(service, Files())
-        batch_run = executor.begin(scope=SCOPE)
-        executor.hooks.mount("yes", ApprovingHook())
-        batch = batch_run.start([call_of()])
-        shown = [each.content async for each in batch]
-        await batch.stop()
-        assert [denied("no hook is there to approve it")] == shown
 
 
 async def test_people_and_hooks_must_agree_where_both_are_named():
@@ -598,17 +530,6 @@ async def test_closing_the_service_denies_waiting_calls_and_keeps_their_requests
             shown,
             (await service.get(request.id)).state,
         )
-
-
-async def test_the_file_is_for_its_owner_only(tmp_path):
-    import stat
-
-    async with service_at(str(tmp_path / "approvals.db")) as service:
-        task, _ = await ask(service)
-        modes = {each.name: stat.filemode(each.stat().st_mode) for each in tmp_path.iterdir()}
-        await stop(task)
-    assert {"approvals.db", "approvals.db-wal"} <= modes.keys()
-    assert {"-rw-------"} == {*modes.values()}
 
 
 async def test_slow_watchers_are_dropped(monkeypatch):

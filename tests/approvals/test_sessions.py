@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 
@@ -82,17 +81,6 @@ async def test_decision_for_a_single_call_is_not_listed_as_a_session_approval(ur
         assert [] == await service.sessions()
 
 
-async def test_a_repeated_session_approval_has_the_id_of_the_new_request(url):
-    async with service_at(url) as service:
-        executor = executor_of(service, Files())
-        first = await approved_for_the_session(service, executor)
-        await service.revoke(first.id)
-        second = await approved_for_the_session(service, executor)
-        with pytest.raises(ApprovalNotFoundError):
-            await service.revoke(first.id)
-        assert [each.request.id for each in await service.sessions()] == [second.id]
-
-
 async def test_a_long_session_approval_is_listed_after_the_history_limit(url):
     clock = Clock()
     async with service_at(url, clock=clock, session=30 * 86400) as service:
@@ -103,14 +91,6 @@ async def test_a_long_session_approval_is_listed_after_the_history_limit(url):
         listed = [each.request.id for each in await service.sessions()]
         await service.revoke(first.id)
         assert listed[0] == first.id
-
-
-async def test_concurrent_revocations_succeed_once(url):
-    async with service_at(url) as service:
-        request = await approved_for_the_session(service, executor_of(service, Files()))
-        results = await asyncio.gather(*(service.revoke(request.id) for _ in range(4)), return_exceptions=True)
-    assert 1 == sum(isinstance(each, SessionGrant) for each in results)
-    assert 3 == sum(isinstance(each, ApprovalNotFoundError) for each in results)
 
 
 async def test_audit_names_session_approvals_and_the_calls_that_used_them(url):

@@ -114,20 +114,6 @@ async def test_terminal_prompts_one_request_at_a_time_and_ignores_earlier_input(
         assert ["/first"] == files.deleted
 
 
-async def test_request_decided_elsewhere_gives_way_to_the_next(typist):
-    async with service_at(policy=ApprovalPolicy(otherwise=Rule(deadline=600)), terminal=typist.approver) as service:
-        first = running_calls(executor_of(service, Files()), call_of("/first"))
-        await typist.seen("May it run?")
-        [request] = await waiting(service)
-        second = running_calls(executor_of(service, Files()), call_of("/second"))
-        await waiting(service, 2)
-        await service.decide(request.id, "approve")
-        at = await typist.seen("no answer is needed any more")
-        await typist.seen("May it run?", since=at)
-        typist.type("y\n")
-        assert (["deleted /first"], ["deleted /second"]) == (contents(await first), contents(await second))
-
-
 async def test_stopped_run_removes_its_prompt(typist):
     async with service_at(policy=ASK, terminal=typist.approver) as service:
         task = running_calls(executor_of(service, Files()), call_of())
@@ -215,10 +201,6 @@ def test_call_text_reaches_the_terminal_without_control_characters(hostile):
         assert all(each.isprintable() for each in text.replace("\n", ""))
         assert hostile not in text
     assert 1 == len(render_question(shown, 0).splitlines())
-
-
-def test_other_languages_are_shown_unescaped():
-    assert "猫" in render(request(arguments='{"a": "\\u732b"}'))
 
 
 HINT = "answer y, n, s or v"

@@ -3,87 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from support.processes import Process
-
-SERVED = Path(__file__).with_name("served.py")
-BOUND = 60.0
+from support.served import BOUND, Served, serve_script, wait_for
 
 
-@dataclass
-class Server:
+class Server(Served):
     """A running server."""
-
-    process: Process
-    url: str
-    token: str | None
-
-    @property
-    def port(self) -> int:
-        return urlsplit(self.url).port or 0
-
-    @contextlib.contextmanager
-    def open(
-        self, method: str, path: str, body: Any = None, *, token: str | None = "", headers: Any = None
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Return the response after its head. The token is sent unless another one, or None, is given."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
-        token = self.token if token == "" else token
-        sent = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
-        with contextlib.closing(connection):
-            connection.request(method, path, None if body is None else json.dumps(body).encode(), sent)
-            with connection.getresponse() as response:
-                yield response
-
-    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
-        """Return status and body."""
-        with self.open(method, path, body, **options) as response:
-            return response.status, json.loads(response.read())
 
     def run(self, **about: Any) -> None:
         """Run a turn to its end."""
         assert (200, "It is 3.") == self.ask("POST", "/run", {"message": "How much is it?", **about})
-
-    def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
-        self.process.terminate()
-        return self.process.wait(BOUND)
 
 
 @contextlib.contextmanager
 def serving(folder: Path, *, token: str | None = None, port: int = 0, database: str = "") -> Iterator[Server]:
     """Run a server over a database of the folder."""
     database = database or f"sqlite:///{folder / 'audit.db'}"
-    command = [sys.executable, str(SERVED), database, str(port), *([token] if token else [])]
-    with (folder / "stderr").open("ab") as stderr:
-        process = Process(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    try:
-        assert process.stdout is not None
-        yield Server(process, process.stdout.readline().strip(), token)
-    finally:
-        process.kill()
-        process.communicate(timeout=BOUND)
-
-
-def wait_for(happens: Callable[[], Any]) -> Any:
-    """Wait until the condition is true, and return its value."""
-    end = time.monotonic() + BOUND
-    while not (found := happens()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
+    with serve_script(Path(__file__).with_name("served.py"), database, str(port), folder=folder, token=token) as running:
+        yield Server(**vars(running))
 
 
 class Events:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -15,9 +13,10 @@ import typer
 from patchbay.audit import AuditEntry, AuditPage, AuditQuery
 from patchbay.cli import audit as audit_command
 from patchbay.cli.http import ServerRefusedError, ServerUnavailableError
-from patchbay.cli.terminal import exit_when_stdout_closes, format_duration, parse_time
+from patchbay.cli.terminal import format_duration, parse_time
 from patchbay.errors import ConfigurationError
 from support.running import run
+from support.tables import rows
 
 from .recording import denied, record, store_records
 from .serving import Command, Reading, patchbay, serving
@@ -94,28 +93,7 @@ def test_filters_select_entries(store, capsys):
     assert {key: key.strip() for key in asked} == {key: listed_here(*words) for key, words in asked.items()}
 
 
-def test_audit_without_matches_says_so_and_exits_0(store):
-    assert (0, "", "No matching calls.\n") == patchbay("audit", "--store", store, "--session", "nobody")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--since", "yesterday"], "Invalid --since 'yesterday'"),
-        (["--store", "nowhere.db"], "--store: no such file nowhere.db."),
-        (["--store", ""], "--store must be a file or a database URL"),
-        (["--store", "sqlite://"], "--store must be a file or a database URL"),
-        (["--store", "mysql://host/name"], "sqlite:///FILE or postgresql://HOST/NAME"),
-        (["--store", "a.db", "--server", "http://127.0.0.1:9"], "Use --store or --server, not both"),
-        (["--server", "ftp://x"], "Invalid server URL"),
-        (["--server", "http://127.0.0.1:99999"], "Invalid server URL"),
-        (["--store", "a.db", "--limit", "0"], "limit"),
-        (["--store", "a.db", "--interval", "2"], "--interval needs --follow"),
-        (["--store", "a.db", "--follow", "--until", "1h"], "--follow and --until cannot go together"),
-        (["--store", "a.db", "--since", "5m", "--until", "1h"], "--since must be before --until"),
-        (["--store", "a.db", "--since", "2026-01-01", "--until", "2026-01-01"], "--since must be before --until"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), rows(__file__, "bad_arguments.jsonl"))
 def test_invalid_arguments_are_a_one_line_error(arguments, words):
     status, out, err = patchbay("audit", *arguments)
     assert (2, "", 1) == (status, out, err.count("\n"))
@@ -127,15 +105,6 @@ def test_file_that_is_not_a_database_is_a_one_line_error(tmp_path):
     status, out, err = patchbay("audit", "--store", str(tmp_path / "audit.db"))
     assert (2, "", 1) == (status, out, err.count("\n"))
     assert "not a database" in err
-
-
-def test_unreachable_server_is_a_one_line_error():
-    status, out, err = patchbay("audit", "--server", "http://127.0.0.1:9")
-    assert (
-        1,
-        "",
-        "patchbay: No response from http://127.0.0.1:9: Connection refused. Start `patchbay serve`, or use --server.\n",
-    ) == (status, out, err)
 
 
 def test_audit_without_server_or_store_names_the_flags(monkeypatch, capsys):
@@ -185,12 +154,6 @@ def test_follow_ends_when_its_reader_closes_without_new_entries(store):
     with Reading("audit", "--store", store, "--follow", "--json", "--interval", "60") as reading:
         assert '"call_id": "a"' in reading.line()
         assert 1 == reading.leave()
-
-
-def test_stdout_that_is_not_a_file_starts_no_reader_thread(monkeypatch):
-    monkeypatch.setattr("sys.stdout", io.StringIO())
-    exit_when_stdout_closes()
-    assert "patchbay-reader" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_follow_retries_transient_errors(capsys):

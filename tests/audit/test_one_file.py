@@ -186,27 +186,6 @@ def test_special_sqlite_names_are_passed_through(tmp_path, monkeypatch):
     engine.dispose()
 
 
-def test_read_is_a_consistent_snapshot(url):
-    """Pages that are asked for while others write have no call twice and none is left out."""
-
-    async def work():
-        async with AuditLog(url) as log, AuditLog(url) as other:
-            for number in range(50):
-                log(record(f"old{number}"))
-            await log.flush()
-            found, cursor = [], None
-            while True:
-                page = await log.query(AuditQuery(limit=7, before=cursor))
-                found += ids(page)
-                other(record("new"))
-                log(record("new"))
-                await asyncio.gather(log.flush(), other.flush())
-                if (cursor := page.cursor) is None:
-                    return found
-
-    assert [f"old{number}" for number in range(49, -1, -1)] == run(work())
-
-
 async def test_follow_misses_no_entry_of_concurrent_writers(url):
     """Ids follow the order of commits across writers."""
 

@@ -76,11 +76,6 @@ def test_messages_edited_by_a_hook_are_valid_for_a_server():
     assert ["3", "3"] == turned.results
 
 
-def test_empty_model_is_no_change():
-    turned = play_turn(managed(hook(before_llm=Modify({"model": ""}))), "done", parameters={"model": "m"})
-    assert "m" == turned.requests[0].parameters["model"]
-
-
 def test_next_hook_sees_the_request_changed_by_the_previous_one():
     seen = []
     turned = play_turn(
@@ -152,21 +147,13 @@ def test_calls_added_by_a_hook_run():
     def after_llm(answer):
         if answer.content == "done":
             return None
-        calls = [{"id": "c1", "function": {"name": "add", "arguments": {"a": 5, "b": 5}}}, {"function": {"name": "rm"}}]
-        return Modify({"tool_calls": calls})
+        call = {"id": "c1", "function": {"name": "add", "arguments": {"a": 5, "b": 5}}}
+        return Modify({"tool_calls": [call, {"function": {"name": "rm"}}, called(call_id="c3")]})
 
     turned = play_turn(managed(hook(after_llm=after_llm)), "text", "done")
-    assert [("add", 5, 5)] == turned.ran
+    assert [("add", 5, 5), ("add", 1, 2)] == turned.ran
     assert "10" == turned.results[0]
-    assert [None, "invalid_arguments"] == turned.codes
-
-
-def test_calls_may_be_written_as_the_objects_that_they_are():
-    def after_llm(answer):
-        return None if answer.content == "done" else Modify({"tool_calls": [called(arguments='{"a": 5, "b": 5}')]})
-
-    turned = play_turn(managed(hook(after_llm=after_llm)), "text", "done")
-    assert ([("add", 5, 5)], ["10"]) == (turned.ran, turned.results)
+    assert [None, "invalid_arguments", None] == turned.codes
 
 
 @pytest.mark.parametrize(
@@ -233,19 +220,6 @@ def test_changed_arguments_are_checked_again_and_are_those_that_run():
     assert {"a": 40, "b": 2} == turned.final.tool_executions[0].arguments
 
 
-def test_invalid_changed_arguments_are_an_error_result():
-    turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"a": "x"}}))))
-    assert ([], ["invalid_arguments"]) == (turned.ran, turned.codes)
-
-
-def test_arguments_changed_in_a_returned_view_apply():
-    def before_tool(call):
-        call.arguments["b"] = 10
-        return Modify(call)
-
-    assert [("add", 1, 10)] == play_turn(managed(hook(before_tool=before_tool))).ran
-
-
 def test_true_is_another_argument_than_one():
     async def keep(value: object) -> str:
         return repr(value)
@@ -267,17 +241,6 @@ def test_call_redirected_to_an_unknown_tool_is_an_error_result():
     assert ([], ["unknown_tool"]) == (turned.ran, turned.codes)
 
 
-def test_the_next_hook_sees_the_call_as_the_one_before_it_made_it():
-    seen = []
-    play_turn(
-        managed(
-            hook(before_tool=Modify({"tool": "rm", "arguments": {"path": "/x"}})),
-            hook(before_tool=lambda call: seen.append((call.tool, call.arguments))),
-        )
-    )
-    assert [("rm", {"path": "/x"})] == seen
-
-
 def test_hook_response_replaces_the_tool():
     asked = []
     turned = play_turn(
@@ -292,11 +255,6 @@ def test_hook_response_replaces_the_tool():
 @pytest.mark.parametrize("result", ["text", {"for_llm": "text"}, ToolOutput("text")], ids=["text", "mapping", "output"])
 def test_an_answer_may_be_a_text_a_mapping_or_an_output(result):
     assert ["text"] == play_turn(managed(hook(before_tool=Respond(result)))).results
-
-
-def test_an_answer_can_be_an_error():
-    turned = play_turn(managed(hook(before_tool=Respond({"for_llm": "no such city", "is_error": True}))))
-    assert (["no such city"], [True]) == (turned.results, [each.is_error for each in turned.final.tool_executions])
 
 
 @pytest.mark.parametrize("result", [None, 5, ["x"], {"for_llm": 5}, {"silent": "yes"}, {"media": "x"}, {"media": [1]}], ids=repr)
@@ -535,9 +493,3 @@ def test_executed_calls_keep_their_results_and_others_get_one():
 def test_result_of_a_call_followed_by_an_abort_states_that_it_ran():
     turned = play_turn(managed(hook(after_tool=AbortTurn("stop"))))
     assert ["Error: hook requested turn abort: stop. (The tool itself had run: its effects stand.)"] == turned.results
-
-
-def test_non_text_reason_is_dropped():
-    final = play_turn(managed(hook(before_llm=AbortTurn(5)))).final  # type: ignore[arg-type]
-    assert final.aborted is not None
-    assert ("", "hook requested turn abort") == (final.aborted.reason, str(final.aborted))

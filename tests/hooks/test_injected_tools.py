@@ -52,33 +52,10 @@ def test_a_tool_that_a_hook_adds_is_offered_called_and_answered(caplog):
     assert "" == caplog.text, "from the second round on the tool is there already"
 
 
-def test_a_mapping_of_the_new_list_adds_a_tool_too():
-    """The form of the seed's weather hook, which echoes the whole request."""
-
-    def before_llm(request):
-        tools = [*request.tools, WEATHER]
-        return Modify({"model": request.model, "messages": request.messages, "tools": tools, "options": request.options})
-
-    turned = play_turn(
-        managed(hook_with_tools(WEATHER, before_llm=before_llm)), OSLO, "done", parameters={"model": "m", "temperature": 1}
-    )
-    assert (["add", "rm", "get_weather"], {"model": "m", "temperature": 1}) == (turned.offered(), turned.requests[0].parameters)
-
-
 async def test_tool_choice_is_enforced_for_injected_tools():
     model = ScriptedModel([OSLO, "done"])
     await ToolRunner(model, hooks=managed(hook_with_tools(WEATHER))).run("hi", tool_choice="required")
     assert ["required", "auto"] == [request.tool_choice for request in model.requests]
-
-
-def test_tools_of_several_hooks_keep_their_order():
-    turned = play_turn(
-        managed(hook_with_tools(named("b"), named("a")), hook_with_tools(named("c"))),
-        [called("c", '{"city": "x"}'), called("b", '{"city": "y"}', "2")],
-        "done",
-    )
-    assert ["add", "rm", "b", "a", "c"] == turned.offered()
-    assert ["sunny in x", "sunny in y"] == turned.results
 
 
 def test_first_owner_keeps_a_tool_name(caplog):
@@ -86,14 +63,6 @@ def test_first_owner_keeps_a_tool_name(caplog):
     assert ["add", "rm"] == turned.offered()
     assert "mine" not in str(turned.requests[0].tools)
     assert "changed tools that are not its own" in caplog.text
-
-
-def test_of_two_hooks_with_one_name_the_first_has_it():
-    first = hook_with_tools(WEATHER, before_tool=lambda call: Respond("first"))
-    second = hook_with_tools(named("get_weather", description="other"), before_tool=None)
-    turned = play_turn(managed(first, second), OSLO, "done")
-    assert (1, ["first"]) == (turned.offered().count("get_weather"), turned.results)
-    assert "The weather." == turned.requests[0].tools[2].description
 
 
 def test_a_hook_that_offers_one_name_twice_offers_the_first(caplog):
@@ -123,13 +92,6 @@ def test_changes_to_tools_of_other_owners_are_undone_and_logged(edit, caplog):
     turned = play_turn(managed(hook(before_llm=before_llm, before_tool=None)), "done")
     assert before == turned.requests[0].tools[:2]
     assert "changed tools that are not its own" in caplog.text
-
-
-def test_tool_added_beside_edits_is_added():
-    def before_llm(request):
-        return Modify({"tools": [WEATHER]})
-
-    assert ["add", "rm", "get_weather"] == play_turn(managed(hook_with_tools(before_llm=before_llm)), "done").offered()
 
 
 def test_only_the_owner_can_redescribe_its_tool():
@@ -294,20 +256,6 @@ def test_tool_whose_owner_does_not_answer_fails_as_known(before_tool, message):
     assert ([f"Error: {message}"], ["hook_failed"], "done") == (turned.results, turned.codes, turned.final.content)
 
 
-@pytest.mark.parametrize(
-    ("before_tool", "why"),
-    [
-        (for_ever, "no answer within 50 ms (its tool_timeout_ms, or that of all interceptors)"),
-        (breaks, "OSError: gone"),
-        (None, "the call was not answered"),
-    ],
-)
-def test_failure_of_an_injected_tool_is_logged_with_its_cause(before_tool, why, caplog):
-    limit = 0.05 if before_tool is for_ever else 60.0
-    play_turn(managed(hook_with_tools(WEATHER, before_tool=before_tool), timeouts=HookTimeouts(tool=limit)), OSLO, "done")
-    assert [f"The hook 'hook0' has not answered a call of its tool 'get_weather': {why}"] == caplog.messages
-
-
 def test_unknown_result_fields_are_skipped_with_a_warning(caplog):
     turned = play_turn(
         managed(hook_with_tools(WEATHER, before_tool=Respond({"for_llm": "x", "forUser": "y", "colour": 1}))), OSLO, "done"
@@ -334,11 +282,6 @@ def test_other_hooks_review_the_call_and_its_owner_runs_it_once():
     other = hook(before_tool=lambda call: asked.append("other"), after_tool=lambda result: asked.append("after"))
     assert ["sunny"] == play_turn(managed(owner, other), OSLO, "done").results
     assert ["other", "owner"] == asked
-
-
-def test_another_hook_may_change_the_call_before_the_owner_gets_it():
-    other = hook(before_tool=Modify({"arguments": {"city": "Rome"}}))
-    assert ["sunny in Rome"] == play_turn(managed(hook_with_tools(WEATHER), other), OSLO, "done").results
 
 
 def test_call_can_be_redirected_to_an_injected_tool():

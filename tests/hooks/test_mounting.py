@@ -27,13 +27,14 @@ NO_HOOKS = {
     "a string": "before_tool",
     "nothing": None,
     "a mapping": {"before_tool": print},
+    "a class": type("Hook", (), {"before_tool": lambda self, call: None}),
     "a number where the method was to be": type("Empty", (), {"before_tool": 5})(),
 }
 
 
 @pytest.mark.parametrize("thing", NO_HOOKS.values(), ids=NO_HOOKS)
 def test_object_without_hook_methods_is_refused(thing):
-    with pytest.raises(TypeError, match="is not a hook"):
+    with pytest.raises(TypeError, match="not a hook"):
         HookManager().mount("it", thing)
 
 
@@ -201,25 +202,6 @@ def test_non_limiting_timeout_is_refused(member, seconds):
 def test_invalid_policy_is_refused(given):
     with pytest.raises(ConfigurationError, match=r"hooks\.policy"):
         HookPolicy(**given)
-
-
-def test_hook_with_a_tools_filter_is_called_for_those_tools():
-    asked = []
-
-    def noted(point):
-        return lambda about: asked.append((point, about.tool)) or point == "approve_tool"
-
-    points = ("before_tool", "approve_tool", "after_tool")
-    manager = HookManager()
-    manager.mount("other", hook(before_tool=None, after_tool=None))
-    watched = hook(
-        before_tool=lambda call: noted("before_tool")(call) or None,
-        approve_tool=noted("approve_tool"),
-        after_tool=lambda result: noted("after_tool")(result) or None,
-    )
-    manager.mount("some", watched, tools=["r?"])
-    assert ["3", "gone"] == play_turn(manager, [called(), called("rm", '{"path": "x"}', "2")], "done").results
-    assert [(point, "rm") for point in points] == asked
 
 
 def test_where_no_approver_is_for_a_tool_its_calls_need_no_approval():

@@ -10,7 +10,6 @@ import pytest
 
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager, HookPolicy, Modify, Respond
-from patchbay.models import ModelReply
 from patchbay.tools import Tool, ToolContext, tool
 from patchbay.types import Reply
 
@@ -50,14 +49,6 @@ def test_protected_call_cannot_be_redirected(caplog):
 def test_no_call_can_be_redirected_to_a_protected_tool():
     turned = play_turn(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
     assert ([("add", 1, 2)], ["3"]) == (turned.ran, turned.results)
-
-
-def test_that_a_hook_tried_is_in_the_record():
-    records: list[Any] = []
-    manager = managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED)
-    manager.recorders.append(records.append)
-    play_turn(manager)
-    assert (("hook0", "before_tool", "made it a call of 'rm': passed over"),) == records[0].decisions
 
 
 def test_arguments_of_a_protected_tool_can_still_be_changed_and_its_calls_refused():
@@ -123,26 +114,6 @@ def test_facts_do_not_apply_to_a_call_changed_by_a_hook():
     manager = managed(hook_with_tools("mine"), renames("use", "mine"), sees, approver, policy=policy)
     turned = play_turn(manager, called("use", '{"path": "/a"}'), "done", tools=[looks])
     assert (["mine: mine"], [("use", {"really": "/a"}), ("mine", {}), ("mine", {})]) == (turned.results, asked)
-
-
-def test_denied_redirect_to_an_own_tool_is_refused():
-    manager = managed(hook_with_tools("mine"), renames("rm", "mine"), hook(approve_tool=lambda call: call.tool != "rm"))
-    turned = play_turn(manager, RM, "done")
-    assert (["Tool execution denied by approval hook"], []) == (turned.results, turned.ran)
-
-
-def test_redirect_between_tools_of_two_hooks_needs_approval():
-    asked: list[Any] = []
-    approver = hook(approve_tool=lambda call: asked.append(call.tool) or True)
-    manager = managed(hook_with_tools("first"), hook_with_tools("second"), renames("first", "second"), approver)
-    assert (["mine: second"], ["first"]) == (play_turn(manager, called("first", "{}"), "done").results, asked)
-
-
-def test_a_refusal_can_not_be_turned_into_a_success():
-    asked: list[Any] = []
-    after = hook(after_tool=lambda result: asked.append(result) or Modify({"result": {"for_llm": "ok", "is_error": False}}))
-    turned = play_turn(managed(after, hook(approve_tool=lambda _call: False)))
-    assert (["Tool execution denied by approval hook"], [], []) == (turned.results, asked, turned.ran)
 
 
 # The request
@@ -278,16 +249,6 @@ def test_a_recorder_that_fails_is_logged_less_and_less_often_and_others_still_re
     play_turn(manager, [called("add", f'{{"a": {number}}}', f"c{number}") for number in range(100)], "done")
     assert (3, 100) == (len(caplog.records), len(records))
     assert "disk full" in caplog.text
-
-
-def test_error_text_of_a_modified_result_is_unchanged():
-    """A hook that marks a result as an error provides the whole text, even after the tool ran."""
-    turned = play_turn(
-        managed(hook(after_tool=Modify({"result": {"for_llm": "no", "is_error": True}}))),
-        ModelReply(Reply(None, tool_calls=(called(),))),
-        "done",
-    )
-    assert ["no"] == turned.results
 
 
 async def test_call_redirected_to_a_sequential_tool_runs_alone():

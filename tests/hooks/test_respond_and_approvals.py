@@ -113,13 +113,6 @@ def test_digest_is_reproducible_from_its_specification(tool, arguments):
     assert f"sha256:{expected}" == digest_of(tool, arguments)
 
 
-def test_digest_escapes_each_character_as_standard_json():
-    for number in range(0x101):
-        arguments = {"a" + chr(number): chr(number)}
-        written = "f\n" + json.dumps(arguments, sort_keys=True, separators=(",", ":"))
-        assert f"sha256:{hashlib.sha256(written.encode()).hexdigest()}" == digest_of("f", arguments), number
-
-
 @given(
     st.text(st.characters(), max_size=5),
     st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
@@ -195,29 +188,6 @@ async def test_later_changes_by_a_hook_do_not_run():
     assert 5 == len(kept)
 
 
-def test_late_changes_of_a_callback_reach_no_hook_approver_or_tool():
-    """Law 9: a callback may hold on to the arguments that it was given."""
-    kept: list[Any] = []
-    seen: list[Any] = []
-
-    def before(_call, _tool, arguments, _context):
-        kept.append(arguments)
-
-    def looks(call):
-        seen.append(call.arguments)
-        kept[0]["a"] = 40
-
-    def approve_tool(call):
-        seen.append(call.arguments)
-        kept[0]["a"] = 666
-        return call.digest == digest_of("add", call.arguments)
-
-    manager = managed(hook(approve_tool=approve_tool))
-    manager.mount("last", hook(before_tool=looks), priority=1)
-    assert [("add", 1, 2)] == play_turn(manager, before=before).ran
-    assert [{"a": 1, "b": 2}] * 2 == seen
-
-
 def test_late_read_of_a_view_shows_the_reviewed_values():
     """A hook keeps its view, and looks at it for the first time while the tool has its way with the arguments."""
     views: list[Any] = []
@@ -231,27 +201,6 @@ def test_late_read_of_a_view_shows_the_reviewed_values():
     play_turn(managed(hook(before_tool=views.append)), called("use", '{"items": [1]}'), "done", tools=[use])
     assert [{"items": [1]}] == late
     assert ("use", "c1", 1) == (views[0].tool, views[0].call_id, views[0].meta.iteration)
-
-
-def test_approvers_changes_of_their_view_change_nothing():
-    def approve_tool(call):
-        call.arguments["a"] = 100
-        call.tool = "rm"
-        return True
-
-    assert [("add", 1, 2)] == play_turn(managed(hook(approve_tool=approve_tool), hook(approve_tool=approve_tool))).ran
-
-
-def test_view_rejects_unknown_fields():
-    seen = []
-
-    def before_tool(call):
-        for name in ("result", "_secret", "__wrapped__", "nothing"):
-            assert not hasattr(call, name)
-        seen.append(repr(call))
-
-    play_turn(managed(hook(before_tool=before_tool)))
-    assert ["<ToolRequest at turn.tool.before>"] == seen
 
 
 def test_messages_and_arguments_nested_too_deeply_stop_nothing():

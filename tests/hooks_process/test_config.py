@@ -10,6 +10,7 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, HookTimeouts
 from patchbay.hooks.config import BuiltinSpec, HooksConfig, parse_hooks_config, read_hooks_config
+from support.tables import rows
 
 COMMAND = ["python3", "/tmp/weather_plugin.py"]
 
@@ -86,40 +87,10 @@ def test_observe_setting_makes_an_observer():
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({"transport": "tcp"}, 'hooks.processes.h.transport: unsupported transport "tcp"'),
-        ({"command": []}, "hooks.processes.h.command: command is required"),
-        ({"command": None}, "hooks.processes.h.command: command is required"),
-        ({"command": [" "]}, "hooks.processes.h.command: command is required"),
-        ({"command": "python3 x.py"}, "hooks.processes.h.command must be a list of strings, not 'python3 x.py'"),
-        ({"intercept": ["before_everything"]}, 'hooks.processes.h.intercept: unsupported intercept "before_everything"'),
-        ({"intercept": []}, "hooks.processes.h: no hook modes enabled"),
-        ({"intercept": [""]}, "hooks.processes.h: no hook modes enabled"),
-        ({"observe": ["nonsense"]}, 'hooks.processes.h.observe names the event "nonsense"'),
-        ({"priority": "high"}, "hooks.processes.h.priority must be an integer, not 'high'"),
-        ({"priority": True}, "hooks.processes.h.priority must be an integer"),
-        ({"priority": 1.5}, "hooks.processes.h.priority must be an integer, not 1.5"),
-        ({"enabled": "yes"}, "hooks.processes.h.enabled must be true or false, not 'yes'"),
-        ({"env": {"A": 1}}, "hooks.processes.h.env.A must be a string, not a number: put it in quotes"),
+        *rows(__file__, "process_mistakes.jsonl"),
         ({"env": {False: "x"}}, "hooks.processes.h.env has the key False, which is not a string: put it in quotes"),
-        ({"env": ["A=1"]}, "hooks.processes.h.env must be an object of strings, not a list"),
-        ({"env": {"A=B": "x"}}, "hooks.processes.h.env: the name or the value of 'A=B' is not valid in an environment"),
-        ({"env": {"": "x"}}, "hooks.processes.h.env: the name or the value of '' is not valid"),
-        ({"env": {"A": "x\0"}}, "hooks.processes.h.env: the name or the value of 'A' is not valid in an environment"),
-        ({"command": ["a\0b"]}, "hooks.processes.h.command: command is required"),
-        ({"dir": "~nobody-of-this-name/x"}, "hooks.processes.h.dir: there is no home folder for '~nobody-of-this-name/x'"),
         ({"timeout_ms": 10**400}, "hooks.processes.h.timeout_ms must be a number of milliseconds"),
-        ({"inherit_env": "PATH"}, "hooks.processes.h.inherit_env must be a list of strings"),
-        ({"dir": 1}, "hooks.processes.h.dir must be a string, not 1"),
-        ({"timeout_ms": "5s"}, "hooks.processes.h.timeout_ms must be a number of milliseconds, not '5s'"),
         ({"timeout_ms": float("inf")}, "hooks.processes.h.timeout_ms must be a number of milliseconds"),
-        ({"max_line_bytes": 10}, "hooks.processes.h.max_line_bytes must be at least 1024, not 10"),
-        ({"max_restarts": -1}, "hooks.processes.h.max_restarts must be at least 0, not -1"),
-        ({"tools": "write_*"}, "hooks.processes.h.tools must be a list of strings"),
-        ({"tools": []}, "hooks.processes.h.tools must name tools, or patterns of their names"),
-        ({"tools": [""]}, "hooks.processes.h.tools must name tools, or patterns of their names"),
-        ({"tools": ["x"], "intercept": ["before_llm"]}, "hooks.processes.h.tools: the hook is asked about no calls"),
-        ({"required": 1}, "hooks.processes.h.required must be true or false, not 1"),
-        ({"strict": None, "restart": "always"}, "hooks.processes.h.restart must be true or false"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(members, words):
@@ -131,23 +102,8 @@ def test_a_mistake_is_refused_with_its_place(members, words):
 @pytest.mark.parametrize(
     ("hooks", "words"),
     [
-        ([], "hooks must be an object, not a list"),
-        ({"enabled": 1}, "hooks.enabled must be true or false, not 1"),
-        ({"processes": []}, "hooks.processes must be an object, not a list"),
-        ({"processes": {"h": "x"}}, "hooks.processes.h must be an object, not 'x'"),
+        *rows(__file__, "hooks_mistakes.jsonl"),
         ({"processes": {False: {}}}, "hooks.processes has the key False, which is not a string: put it in quotes"),
-        ({"processes": {" ": {"enabled": True}}}, "hooks.processes. : a hook needs a name"),
-        ({"defaults": {"interceptor_timeout_ms": "x"}}, "hooks.defaults.interceptor_timeout_ms must be a number of milliseconds"),
-        ({"policy": {"tool_injection": "maybe"}}, "hooks.policy.tool_injection must be one of additive, off, full, not 'maybe'"),
-        ({"policy": {"respond_approval": True}}, "hooks.policy.respond_approval must be a string"),
-        ({"policy": {"protected": "rm"}}, "hooks.policy.protected must be a list of strings"),
-        (
-            {
-                "builtins": {"h": {"enabled": True}},
-                "processes": {"h": {"enabled": True, "command": ["x"], "intercept": ["before_llm"]}},
-            },
-            "hooks.builtins and hooks.processes both have the name 'h'",
-        ),
     ],
 )
 def test_a_mistake_above_is_refused_with_its_place(hooks, words):

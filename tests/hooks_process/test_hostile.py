@@ -24,7 +24,7 @@ from hooks_process.peers import (
 )
 from hooks_process.turns import results, take_turn
 from patchbay.hooks import DenyTool
-from patchbay.hooks.process import HookProcessError, ProcessHook
+from patchbay.hooks.process import HookProcessError
 from support.running import run
 
 FEW_MEGABYTES = 40
@@ -92,29 +92,6 @@ async def test_a_line_of_100_megabytes_fails_its_call_and_the_next_one_is_answer
         assert FEW_MEGABYTES > megabytes() - before
 
 
-async def test_incomplete_line_is_late_when_completed(tmp_path):
-    command = script(
-        tmp_path,
-        """
-        half = ""
-        def on(method, params):
-            global half
-            if params["tool"] == "half":
-                text = json.dumps({"id": id, "result": {"action": "hard_abort"}}) + "\\n"
-                write(text[:20])
-                half = text[20:]
-            else:
-                write(half)
-                answer({"action": "deny_tool", "reason": "whole"})
-        """,
-    )
-    async with mounted_hooks(spec(command, "tool")) as manager:
-        hook = process_of(manager)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(hook.before_tool(view_builders.call(tool="half")), 0.2)
-        assert DenyTool("whole") == await hook.before_tool(view_builders.call())
-
-
 async def test_a_reply_after_its_time_is_dropped(tmp_path, caplog):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -178,12 +155,6 @@ async def test_a_turn_ends_well_wherever_a_hook_fails(tmp_path, point, how):
         assert "3" == result
 
 
-async def test_hook_that_exits_at_hello_is_not_mounted(tmp_path):
-    hook = ProcessHook(spec(script(tmp_path, "def hello(params): os.kill(os.getpid(), signal.SIGKILL)")))
-    with pytest.raises(HookProcessError, match="ended by SIGKILL"):
-        await hook.start()
-
-
 @pytest.mark.parametrize("away", [False, True], ids=["in its group", "in a session of its own"])
 async def test_child_holding_the_pipes_does_not_delay_calls(tmp_path, away):
     command = script(
@@ -225,29 +196,6 @@ async def test_one_that_does_not_read_costs_only_the_first_call_its_time(tmp_pat
         await asyncio.wait(calls)
 
 
-async def test_large_requests_to_a_hook_that_does_not_read_are_bounded(tmp_path):
-    command = script(tmp_path, "def on(method, params): time.sleep(60)")
-
-    large = view_builders.request(messages=[{"role": "user", "content": "x" * 1_000_000}])
-
-    async def ask(hook):
-        """Return what went wrong, in words: the error itself would keep the request."""
-        try:
-            async with asyncio.timeout(0.5):
-                await hook.before_llm(large)
-        except (HookProcessError, TimeoutError) as error:
-            return str(error)
-
-    each = with_limits(spec(command), eof_grace=0.01, queued=8_000_000)
-    async with mounted_hooks(each) as manager:
-        hook = process_of(manager)
-        before = megabytes()
-        found = await asyncio.gather(*(ask(hook) for _ in range(300)))
-        assert FEW_MEGABYTES > megabytes() - before
-        assert {"", "it does not read what it is asked"} == set(found)
-        assert 10 > found.count("")  # only the first were waited for
-
-
 async def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when_it_ends(tmp_path):
     command = script(
         tmp_path,
@@ -267,18 +215,6 @@ async def test_thousands_of_calls_at_once_are_each_answered_or_fail_at_once_when
         calls = [hook.before_tool(view_builders.call(tool=name)) for name in (*["wait"] * 3000, "exit")]
         errors = await asyncio.gather(*calls, return_exceptions=True)
         assert {"exit status 3"} == {str(error) for error in errors}
-
-
-async def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_path):
-    command = script(tmp_path, "def on(method, params): time.sleep(60)")
-    from hooks_process.test_process_hook import event
-
-    async with mounted_hooks(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
-        before = megabytes()
-        for _ in range(20_000):
-            await process_of(manager).on_runtime_event(event("agent.turn.start"))
-        assert process_of(manager).process.dropped > 19_000
-        assert FEW_MEGABYTES > megabytes() - before
 
 
 async def test_one_that_has_not_read_for_long_is_started_again(tmp_path):
@@ -337,15 +273,6 @@ async def test_hook_that_reads_again_is_called_again(tmp_path):
         # If it is slow again, later calls wait again.
         calls = [hook.before_tool(about) for about in (big, big)]
         assert [DenyTool(), DenyTool()] == await asyncio.gather(*calls)
-
-
-async def test_one_that_stops_itself_is_ended(tmp_path):
-    command = script(tmp_path, "def on(method, params): os.kill(os.getpid(), signal.SIGSTOP)")
-    each = with_limits(spec(command, "tool"), eof_grace=0.01, term_grace=0.05)
-    async with mounted_hooks(each, interceptor=0.2) as manager:
-        pid = process_of(manager).pid
-        assert ["3"] == results(await take_turn(manager))
-    assert not process_exists(pid)
 
 
 def test_hundred_turns_with_a_crashing_hook_leave_nothing_behind(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchbay.errors import ConfigurationError
-from patchbay.hooks.process.protocol import ALIASES, KINDS, parse_kinds
+from patchbay.hooks.process.protocol import parse_kinds
 
 
 def test_kinds_have_full_and_short_names():
@@ -26,8 +26,3 @@ def test_wildcard_kinds_mean_all_and_end_the_list(names):
 def test_unknown_kind_is_refused(names):
     with pytest.raises(ConfigurationError, match=f'observe names the event "{names[0]}"'):
         parse_kinds(names, "observe")
-
-
-def test_each_short_name_maps_to_a_kind():
-    assert set(ALIASES.values()) <= KINDS
-    assert 19 == len(ALIASES)

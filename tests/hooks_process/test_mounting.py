@@ -13,7 +13,7 @@ from hooks_process.turns import add, results, take_turn
 from patchbay import ToolCall
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
-from patchbay.hooks import DenyTool, HookManager, HookTimeouts
+from patchbay.hooks import DenyTool, HookManager
 from patchbay.hooks.config import Outcome, mount_configured, parse_hooks_config
 from patchbay.loop import turn
 from patchbay.testing import ScriptedModel
@@ -112,24 +112,6 @@ async def test_disabled_hooks_are_not_started_and_those_of_code_stay():
         assert ["own"] == [each.name for each in manager.mounted]
 
 
-async def test_the_order_is_by_group_priority_and_name(tmp_path):
-    command = script(tmp_path, "")
-
-    processes = {name: entry(command, priority=priority) for name, priority in (("b", 0), ("a", 0), ("c", -1))}
-    builtins = {"z": {"enabled": True, "priority": 99}}
-    async with new_manager() as manager:
-        await mount_configured(manager, config(processes, builtins=builtins), builtins={"z": lambda spec: Own()})
-        assert ["z", "c", "a", "b"] == [each.name for each in manager.mounted]
-
-
-async def test_each_hook_has_its_own_times(tmp_path):
-    async with new_manager() as manager:
-        settings = config({"h": entry(script(tmp_path, ""), timeout_ms=100)}, defaults={"observer_timeout_ms": 7})
-        await mount_configured(manager, settings)
-        assert HookTimeouts(0.007, 0.1, 60.0) == manager.mounted[0].timeouts
-        assert HookTimeouts(0.007) == manager.timeouts
-
-
 async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp_path, caplog):
     async with new_manager() as manager:
         processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
@@ -223,17 +205,6 @@ async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
         assert (not manager.policy.edit_system, (Outcome("guard"), Outcome("other"))) == (True, configured.outcomes)
         await configured.reload(config({}))
         assert () == manager.mounted
-
-
-async def test_one_that_never_was_is_left_out_again_and_mounted_once_it_starts(tmp_path):
-    command = script(tmp_path, "sys.exit('broken')")
-    async with new_manager() as manager:
-        configured = await mount_configured(manager, config({"h": entry(command)}))
-        await configured.reload(config({"h": entry(command)}))
-        assert ((), True) == (manager.mounted, bool(configured.outcomes[0].problem))
-        script(tmp_path, DENYING % "mended")
-        await configured.reload(config({"h": entry(command)}))
-        assert ["Tool execution denied by hook: mended"] == results(await take_turn(manager))
 
 
 async def test_factory_without_a_hook_instance_is_reported():

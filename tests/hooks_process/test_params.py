@@ -11,6 +11,7 @@ from patchbay.hooks import Event, ToolOutput
 from patchbay.hooks.process.client import encode_params, params_of
 from patchbay.hooks.process.protocol import encode_event
 from patchbay.hooks.process.wire import request_line
+from support.tables import rows
 
 META = {
     "AgentID": "main",
@@ -33,21 +34,6 @@ def written(told):
 
 def test_call_is_sent_with_contract_fields_and_without_empty_ones():
     assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
-
-
-def test_a_request_has_messages_tools_and_options():
-    view = view_builders.request(
-        messages=[{"role": "user", "content": "hi"}],
-        tools=[view_builders.tool("add", description="Adds.", strict=True), view_builders.tool("sub")],
-        options={"max_tokens": 5},
-        graceful_terminal=True,
-    )
-    outcome = written(sent("before_llm", view))
-    assert {"meta", "model", "messages", "tools", "options", "graceful_terminal"} == outcome.keys()
-    assert [{"role": "user", "content": "hi"}] == outcome["messages"]
-    schema = {"type": "object", "properties": {}}
-    assert {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": schema}} == outcome["tools"][0]
-    assert {"name": "sub", "description": "", "parameters": schema} == outcome["tools"][1]["function"]
 
 
 def test_empty_request_has_only_the_model():
@@ -80,22 +66,6 @@ def test_result_always_has_flags_and_its_duration_in_nanoseconds():
     )
 
 
-def test_result_has_output_for_the_user_if_any():
-    output = ToolOutput("a", "b", True, True, True, ("media://1",), ("[file:x]",), True)
-    outcome = written(sent("after_tool", view_builders.result(output)))["result"]
-    expected = {
-        "for_llm": "a",
-        "for_user": "b",
-        "silent": True,
-        "is_error": True,
-        "async": True,
-        "media": ["media://1"],
-        "artifact_tags": ["[file:x]"],
-        "response_handled": True,
-    }
-    assert expected == outcome
-
-
 CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"}, "route": {}, "scope": {"version": 1}}
 
 
@@ -110,23 +80,7 @@ def test_old_hooks_get_channel_and_chat_flat_too():
     assert ("telegram", "7") == (outcome["channel"], outcome["chat_id"])
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (None, {"content": ""}),
-        ("x", {"content": "x"}),
-        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], {"content": "a\nb"}),
-        (
-            [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}],
-            {
-                "content": "a",
-                "media": ["https://x/y.png"],
-                "parts": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}],
-            },
-        ),
-        ([{"type": "input_audio"}], {"content": "", "parts": [{"type": "input_audio"}]}),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), rows(__file__, "contents.jsonl"))
 def test_the_content_of_a_message_is_always_a_text(content, expected):
     view = view_builders.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
     assert [{"role": "user", **expected}] == written(sent("before_llm", view))["messages"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -201,12 +200,6 @@ async def test_unknown_or_repeated_reply_id_is_dropped(tmp_path, caplog):
     assert "asyncio" not in {record.name for record in caplog.records}
 
 
-async def test_a_line_that_cannot_be_read_fails_its_call_at_once_if_its_id_can(tmp_path):
-    command = script(tmp_path, """def on(method, params): write(f'{{"jsonrpc":"2.0","id":{id},"result":NaN}}\\n')""")
-    (failed,) = await ask_hook(command, CALLED)
-    assert "it answered with a line that is not a reply: not JSON: NaN is not JSON" == str(failed)
-
-
 async def test_the_limit_of_a_line_can_be_set(tmp_path):
     command = script(tmp_path, 'def on(method, params): answer({"action": "respond", "result": {"for_llm": "x" * 5000}})')
     limits = with_limits(spec(("x",)), line=4096).limits
@@ -227,31 +220,6 @@ async def test_a_reply_just_before_the_end_is_received_and_later_calls_fail_at_o
         assert DenyTool("last") == await hook.before_tool(view_builders.call())
         await wait_until(lambda: hook.state == "given up")
         with pytest.raises(HookProcessError, match="exit status 7"):
-            await hook.before_tool(view_builders.call())
-
-
-async def test_exit_status_is_reported_after_a_blocked_event_loop(tmp_path, monkeypatch):
-    gate = tmp_path / "gate"
-    body = f"""
-    def on(method, params):
-        os.close(1)
-        while not os.path.exists({str(gate)!r}):
-            time.sleep(0.005)
-        os._exit(3)
-    """
-
-    def then_held_up(process, fd, error):
-        lost(process, fd, error)
-        if fd == 1:
-            gate.touch()
-            while process_exists(process.pid):
-                time.sleep(0.005)
-            time.sleep(0.3)  # longer than it waits for the exit code
-
-    lost = HookProcess.pipe_connection_lost
-    monkeypatch.setattr(HookProcess, "pipe_connection_lost", then_held_up)
-    async with running_hook(spec(script(tmp_path, body))) as hook:
-        with pytest.raises(HookProcessError, match="exit status 3"):
             await hook.before_tool(view_builders.call())
 
 

@@ -389,11 +389,6 @@ class HookProcess(ChildProcess):
             self._calls.fail_all(lambda: HookProcessError(why))
 
     def _mark_dead_in(self, seconds: float, why: str) -> None:
-        # In two halves: an event loop that was held up for as long hears first how the process has ended, or what it has said.
-        half = seconds / 2
-        self._timers.append(self._loop.call_later(half, self._mark_dead_second_half, half, why))
-
-    def _mark_dead_second_half(self, seconds: float, why: str) -> None:
         self._timers.append(self._loop.call_later(seconds, self._mark_dead, why))
 
     def _start_stuck_timer(self) -> None:
