@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 import sys
-
-_held: list[socket.socket] = []
 
 
 def held_port() -> tuple[int, socket.socket]:
@@ -25,5 +24,5 @@ def held_port() -> tuple[int, socket.socket]:
 def kept_port() -> int:
     """Return a port that is held for as long as this process lives."""
     port, holder = held_port()
-    _held.append(holder)
+    atexit.register(holder.close)
     return port

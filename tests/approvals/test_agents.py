@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from patchbay import ToolCall, ToolRunner
+from patchbay import ToolCall
 from patchbay.agents import AgentTool, LlmAgent, ParallelAgent, RunConfig, Runner
 from patchbay.approvals import ApprovalPolicy, Rule
 from patchbay.hooks import HookManager
@@ -32,7 +32,7 @@ async def text_of(events) -> str | None:
     return events.text
 
 
-async def test_call_of_a_sub_agent_is_shown_with_its_owner():
+async def test_call_of_a_sub_agent_is_shown_with_its_owner_and_pauses_the_runs_deadline():
     files = Files()
     boss = LlmAgent(
         name="boss",
@@ -40,12 +40,13 @@ async def test_call_of_a_sub_agent_is_shown_with_its_owner():
         tools=[AgentTool(worker(files), timeout=60)],
     )
     async with service_at(policy=DELETE) as service:
-        runner = Runner(boss, hooks=hooked(service))
-        task = asyncio.create_task(text_of(runner.run("u", "s", "hi", RunConfig(run_timeout=60))))
+        events = Runner(boss, hooks=hooked(service)).run("u", "s", "hi", RunConfig(run_timeout=60))
+        task = asyncio.create_task(text_of(events))
         [request] = await waiting(service)
+        assert events.context.budget.ends is None  # paused; the other limits are in tests/executor/test_pauses.py
         await service.decide(request.id, "approve")
-        text, deleted = await task, files.deleted
-    assert ("all done", ["/a"]) == (text, deleted)
+        assert ("all done", ["/a"]) == (await task, files.deleted)
+        assert events.context.budget.ends is not None
     assert ("worker", True) == (request.agent, bool(request.parent_turn))
     assert request.parent_turn != request.turn
     assert request.session_key.endswith(":s")
@@ -60,36 +61,3 @@ async def test_a_session_approval_covers_the_agents_of_the_session():
         await service.decide(first.id, "approve_session")
         await task
         assert ["/1", "/2"] == sorted(files.deleted)
-
-
-async def test_run_deadline_is_paused_while_a_sub_agents_call_awaits_approval():
-    """The other limits are in tests/executor/test_pauses.py."""
-    files = Files()
-    boss = LlmAgent(
-        name="boss",
-        model=ScriptedModel([[ToolCall("9", "worker", '{"request": "tidy up"}')], "all done"]),
-        tools=[AgentTool(worker(files))],
-    )
-    async with service_at(policy=DELETE) as service:
-        events = Runner(boss, hooks=hooked(service)).run("u", "s", "hi", RunConfig(run_timeout=60))
-        task = asyncio.create_task(text_of(events))
-        [request] = await waiting(service)
-        assert events.context.budget.ends is None
-        await service.decide(request.id, "approve")
-        text = await task
-        assert ("all done", True) == (text, events.context.budget.ends is not None)
-
-
-async def test_a_runner_waits_too():
-    files = Files()
-    model = ScriptedModel([[ToolCall("1", "delete", '{"path": "/a"}')], "done"])
-    async with service_at(policy=DELETE) as service:
-        task = asyncio.create_task(ToolRunner(model, files.tools(), hooks=hooked(service), max_seconds=60).run("hi"))
-        [request] = await waiting(service)
-        await service.decide(request.id, "deny", reason="not today")
-        result = await task
-        assert ("done", ["Tool execution denied by a person: not today"], []) == (
-            result.content,
-            [each.content for each in result.tool_executions],
-            files.deleted,
-        )

@@ -217,17 +217,6 @@ async def test_session_approval_requires_a_session_and_a_rule_that_allows_it(url
         assert ("never", ["deleted /a"]) == (request.session, contents(await task))
 
 
-async def test_a_session_approval_does_not_cover_a_tool_of_the_same_name_from_another_source(url):
-    files = Files()
-    async with service_at(url) as service:
-        await decided(service, "approve_session", files=files)
-        executor = executor_of(service, files)
-        executor.tools["delete"].source = "plugin:other"
-        task, request = await ask(service, executor=executor)
-        await stop(task)
-        assert "plugin:other" == request.source
-
-
 # After a restart
 
 

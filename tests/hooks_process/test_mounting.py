@@ -177,17 +177,6 @@ async def test_reload_replaces_hooks(tmp_path):
             await wait_for_exit(pid)
 
 
-async def test_invalid_reload_changes_nothing(tmp_path):
-    command = script(tmp_path, DENYING % "old")
-    async with new_manager() as manager:
-        configured = await mount_configured(manager, config({"h": entry(command)}))
-        with pytest.raises(ConfigurationError):
-            await configured.reload(config({"h": entry(["/no/such/program"], required=True)}, policy={"edit_system": True}))
-        assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
-        assert not manager.policy.edit_system
-        assert (Outcome("h"),) == configured.outcomes
-
-
 async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
     """Also one that is not required: what works is not given up for what does not."""
     guard, other = script(tmp_path, DENYING % "old", name="guard"), script(tmp_path, "", name="other")

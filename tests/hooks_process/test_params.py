@@ -1,4 +1,4 @@
-"""Parameters for a hook process at each point follow the contract: spec/hooks.md, sections 3, 4 and 9."""
+"""Requests to a hook process, row by row of ``requests.jsonl``, and events: contract sections 3, 4 and 9."""
 
 from __future__ import annotations
 
@@ -14,76 +14,24 @@ from patchbay.hooks.process.wire import request_line
 from support.tables import rows
 
 META = {
-    "AgentID": "main",
-    "TurnID": "main-turn-1",
-    "ParentTurnID": "",
-    "SessionKey": "chat:1",
-    "Iteration": 2,
-    "TracePath": "turn.tool.before",
-    "Source": "runTurn",
-}
+    "AgentID": "main", "TurnID": "main-turn-1", "ParentTurnID": "", "SessionKey": "chat:1", "Iteration": 2,
+    "TracePath": "turn.tool.before", "Source": "runTurn",
+}  # fmt: skip
+BUILDERS = {"before_llm": view_builders.request, "after_llm": view_builders.response, "before_tool": view_builders.call}
 
 
-def sent(point, view, **options):
-    return encode_params(point, params_of(point, view, **options))
-
-
-def written(told):
-    return json.loads(request_line(1, "m", told))["params"]
-
-
-def test_call_is_sent_with_contract_fields_and_without_empty_ones():
-    assert {"meta": META, "tool": "rm", "call_id": "call-1", "source": ""} == written(sent("before_tool", view_builders.call()))
-
-
-def test_empty_request_has_only_the_model():
-    assert {"meta": META, "model": ""} == written(sent("before_llm", view_builders.request(model="")))
-
-
-def test_response_always_has_four_fields_and_others_if_set():
-    empty = {"content": "", "finish_reason": "", "reasoning": "", "reasoning_details": None}
-    assert empty == written(sent("after_llm", view_builders.response(usage={"prompt_tokens": 0})))["response"]
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    view = view_builders.response(content="x", finish_reason="stop", reasoning="y", tool_calls=[call], usage=usage)
-    outcome = written(sent("after_llm", view))["response"]
-    expected = {
-        "content": "x",
-        "finish_reason": "stop",
-        "reasoning": "y",
-        "reasoning_details": None,
-        "tool_calls": [call],
-        "usage": usage,
-    }
-    assert expected == outcome
-
-
-def test_result_always_has_flags_and_its_duration_in_nanoseconds():
-    outcome = written(sent("after_tool", view_builders.result(ToolOutput("done"), duration=0.0015)))
-    assert ({"for_llm": "done", "silent": False, "is_error": False, "async": False}, 1_500_000) == (
-        outcome["result"],
-        outcome["duration"],
-    )
+@pytest.mark.parametrize("row", rows(__file__, "requests.jsonl"), ids=lambda row: row["about"])
+def test_request_has_the_members_of_the_contract(row):
+    members = dict(row["view"])
+    if row["point"] == "after_tool":
+        view = view_builders.result(ToolOutput(**members.pop("output")), **members)
+    else:
+        view = BUILDERS[row["point"]](**members)
+    params = encode_params(params_of(row["point"], view, flat=row.get("flat", False)))
+    assert {"meta": META, **row["params"]} == json.loads(request_line(1, "m", params))["params"]
 
 
 CONTEXT = {"inbound": {"channel": "telegram", "chat_id": "7", "sender_id": "9"}, "route": {}, "scope": {"version": 1}}
-
-
-def test_the_context_is_sent_as_it_is_its_empty_parts_left_out():
-    outcome = written(sent("before_tool", view_builders.call(context=CONTEXT)))
-    assert {"inbound": CONTEXT["inbound"], "scope": {"version": 1}} == outcome["context"]
-    assert "channel" not in outcome
-
-
-def test_old_hooks_get_channel_and_chat_flat_too():
-    outcome = written(sent("before_tool", view_builders.call(context=CONTEXT), flat=True))
-    assert ("telegram", "7") == (outcome["channel"], outcome["chat_id"])
-
-
-@pytest.mark.parametrize(("content", "expected"), rows(__file__, "contents.jsonl"))
-def test_the_content_of_a_message_is_always_a_text(content, expected):
-    view = view_builders.request(messages=[{"role": "user", "content": content, "name": "", "tool_calls": []}])
-    assert [{"role": "user", **expected}] == written(sent("before_llm", view))["messages"]
 
 
 def event(**members):

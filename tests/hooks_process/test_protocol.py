@@ -51,7 +51,7 @@ VIEWS: dict[str, Any] = {
 
 def encoded(point: str) -> dict[str, Any]:
     """Return the params that the host sends for the view of a point."""
-    line = request_line(1, f"hook.{point}", client.encode_params(point, client.params_of(point, VIEWS[point])))
+    line = request_line(1, f"hook.{point}", client.encode_params(client.params_of(point, VIEWS[point])))
     sent: dict[str, Any] = json.loads(line)["params"]
     return sent
 

@@ -12,11 +12,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from types import MethodType, coroutine
+from types import coroutine
 from typing import Any, Final
 
 from patchbay.tools.results import describe
-from patchbay.tools.threads import is_users_interrupt, run_in_thread
+from patchbay.tools.threads import is_async, is_users_interrupt, run_in_thread
 
 GRACE: Final = 5.0
 """Seconds that a cancelled hook may clean up before its coroutine is closed."""
@@ -180,67 +180,51 @@ def _contained(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else HookBrokenError(describe(error))
 
 
-class _ThreadCall:
-    """One call of a method in a thread."""
-
-    __slots__ = ("has_ended", "is_abandoned")
-
-    def __init__(self) -> None:
-        self.has_ended = False
-        self.is_abandoned = False
-
-
 class HookThreads:
     """The threads of one hook whose methods are not async.
 
     A thread cannot be stopped: one whose hook took too long is abandoned, and counted in ``abandoned`` until it ends.
     """
 
-    __slots__ = ("_lock", "_name", "_warnings", "abandoned")
+    __slots__ = ("_left", "_name", "_warnings")
 
     def __init__(self, name: str, warnings: HookWarnings | None = None) -> None:
         self._name = name
         self._warnings = warnings if warnings is not None else HookWarnings()
-        self._lock = threading.Lock()
-        self.abandoned = 0
+        self._left: list[threading.Event] = []
+
+    @property
+    def abandoned(self) -> int:
+        """Number of abandoned threads that still run."""
+        self._left = [ended for ended in self._left if not ended.is_set()]
+        return len(self._left)
 
     async def run(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call ``method`` in a thread. Raises HookBrokenError while too many threads are abandoned."""
-        if self.abandoned >= MAX_ABANDONED_THREADS:
-            raise HookBrokenError(f"{self.abandoned} of its threads were left running, and none of them has ended")
-        call = _ThreadCall()
+        if (abandoned := self.abandoned) >= MAX_ABANDONED_THREADS:
+            raise HookBrokenError(f"{abandoned} of its threads were left running, and none of them has ended")
+        ended = threading.Event()
+
+        def call() -> Any:
+            try:
+                return method(*args)
+            finally:
+                ended.set()
+
         try:
-            return await run_in_thread(partial(self._run_call, call, method, args))
+            return await run_in_thread(call)
         except asyncio.CancelledError:
-            self._abandon(call)
+            if not ended.is_set():
+                self._left.append(ended)
+                self._warnings.warn(
+                    "The hook %r is left running in its thread; so are %d of its threads", self._name, self.abandoned
+                )
             raise
-
-    def _run_call(self, call: _ThreadCall, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        try:
-            return method(*args)
-        finally:
-            with self._lock:
-                call.has_ended = True
-                if call.is_abandoned:
-                    self.abandoned -= 1
-
-    def _abandon(self, call: _ThreadCall) -> None:
-        with self._lock:
-            if call.has_ended:
-                return
-            call.is_abandoned = True
-            self.abandoned += 1
-            count = self.abandoned
-        self._warnings.warn("The hook %r is left running in its thread; so are %d of its threads", self._name, count)
 
 
 def as_coroutine_function(method: Callable[..., Any], threads: HookThreads) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return ``method`` as a function that returns a coroutine; a method that is not async runs in a thread."""
-    function = method.__func__ if isinstance(method, MethodType) else method
-    code = getattr(function, "__code__", None)
-    if code is not None and code.co_flags & inspect.CO_COROUTINE:
-        return method
-    if inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None)):  # noqa: B004
+    if is_async(method):
 
         async def awaited(*args: Any) -> Any:
             return await method(*args)

@@ -16,16 +16,10 @@ from typing import Any, Final, get_args
 from patchbay._config import Table, read_config, wrong
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.process.child import ProcessLimits, ProcessSpec
-from patchbay.hooks.process.protocol import parse_kinds
+from patchbay.hooks.process.protocol import METHODS_OF, MODES, parse_kinds
 from patchbay.hooks.types import HookPolicy, HookTimeouts, RespondApproval, ToolInjection
 
-INTERCEPTS: Final[Mapping[str, str]] = {
-    "before_llm": "llm",
-    "after_llm": "llm",
-    "before_tool": "tool",
-    "after_tool": "tool",
-    "approve_tool": "approve",
-}
+INTERCEPTS: Final = {method: mode for mode in MODES if mode != "observe" for method in METHODS_OF[mode]}
 """The values of ``intercept`` and their modes; a process gets both methods of a mode."""
 
 HOOKS: Final = "hooks"

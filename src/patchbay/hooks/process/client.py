@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -48,43 +47,29 @@ class WireMeta(msgspec.Struct, rename=META_NAMES):
     source: str
 
 
-class _Params(msgspec.Struct, omit_defaults=True, kw_only=True):
+class Params(msgspec.Struct, kw_only=True):
+    """The params of a request in the contract's order; members that are not set are left out."""
+
     meta: WireMeta
-    context: Mapping[str, Any] = {}
-    channel: str = ""
-    chat_id: str = ""
-
-
-class _LLMRequest(_Params, omit_defaults=True, kw_only=True):
-    model: str
-    messages: list[Any] = []
-    tools: list[Any] = []
-    options: dict[str, Any] = {}
-    graceful_terminal: bool = False
-
-
-class _LLMResponse(_Params, omit_defaults=True, kw_only=True):
-    model: str
-    response: dict[str, Any]
-
-
-class _ToolCall(_Params, omit_defaults=True, kw_only=True):
-    tool: str
-    arguments: dict[str, Any] = {}
-    call_id: str = ""
-    digest: str = ""
-    facts: Mapping[str, Any] = {}
-    source: str
-    endpoint: str = ""
-    annotations: Mapping[str, Any] = {}
-
-
-class _ToolResult(_Params, omit_defaults=True, kw_only=True):
-    tool: str
-    arguments: dict[str, Any] = {}
-    call_id: str = ""
-    result: dict[str, Any]
-    duration: int
+    context: Any = msgspec.UNSET
+    channel: Any = msgspec.UNSET
+    chat_id: Any = msgspec.UNSET
+    model: Any = msgspec.UNSET
+    messages: Any = msgspec.UNSET
+    tools: Any = msgspec.UNSET
+    options: Any = msgspec.UNSET
+    graceful_terminal: Any = msgspec.UNSET
+    response: Any = msgspec.UNSET
+    tool: Any = msgspec.UNSET
+    arguments: Any = msgspec.UNSET
+    call_id: Any = msgspec.UNSET
+    digest: Any = msgspec.UNSET
+    facts: Any = msgspec.UNSET
+    result: Any = msgspec.UNSET
+    source: Any = msgspec.UNSET
+    endpoint: Any = msgspec.UNSET
+    annotations: Any = msgspec.UNSET
+    duration: Any = msgspec.UNSET
 
 
 def _common(view: Any, *, flat: bool) -> dict[str, Any]:
@@ -113,13 +98,17 @@ def _response(view: LLMResponse) -> dict[str, Any]:
     return response
 
 
-_PARAMS: Final[Mapping[str, type[_Params]]] = {
-    "before_llm": _LLMRequest,
-    "after_llm": _LLMResponse,
-    "before_tool": _ToolCall,
-    "after_tool": _ToolResult,
-    "approve_tool": _ToolCall,
+_CALL: Final = ("tool", "arguments", "call_id", "source", "endpoint", "annotations")
+_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "before_llm": ("model", "messages", "tools", "options", "graceful_terminal"),
+    "after_llm": ("model", "response"),
+    "before_tool": _CALL,
+    "after_tool": ("tool", "arguments", "call_id", "result", "duration"),
+    "approve_tool": (*_CALL, "digest", "facts"),
 }
+_ALWAYS: Final = frozenset({"meta", "model", "response", "tool", "result", "source", "duration"})
+"""Members that are sent even if they are empty."""
+
 _ENCODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "messages": lambda view: encode_messages(view.messages),
     "tools": lambda view: encode_tools(view.tools),
@@ -127,25 +116,17 @@ _ENCODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "result": lambda view: encode_output(view.result),
     "duration": lambda view: int(view.duration * 1e9),  # whole nanoseconds
 }
-_FOR_APPROVAL: Final = ("digest", "facts")
-_MEMBERS: Final[Mapping[str, tuple[tuple[str, Callable[[Any], Any]], ...]]] = {
-    point: tuple(
-        (name, _ENCODERS.get(name) or attrgetter(name))
-        for name in kind.__struct_fields__
-        if name not in _Params.__struct_fields__ and (point == "approve_tool" or name not in _FOR_APPROVAL)
-    )
-    for point, kind in _PARAMS.items()
-}
 
 
 def params_of(point: str, view: Any, *, flat: bool = False) -> dict[str, Any]:
     """Return the members of a request at a point; ``flat`` adds ``channel`` and ``chat_id``, as in hosts before 0.2.7."""
-    return {name: encode(view) for name, encode in _MEMBERS[point]} | _common(view, flat=flat)
+    members = {name: _ENCODERS[name](view) if name in _ENCODERS else getattr(view, name) for name in _MEMBERS[point]}
+    return members | _common(view, flat=flat)
 
 
-def encode_params(point: str, params: Mapping[str, Any]) -> _Params:
-    """Return the params of a request in the contract's order."""
-    return _PARAMS[point](**params)
+def encode_params(params: Mapping[str, Any]) -> Params:
+    """Return the params of a request as they are sent."""
+    return Params(**{name: value for name, value in params.items() if value or name in _ALWAYS})
 
 
 State = Literal["not started", "running", "waiting to be started again", "given up", "closed"]
@@ -278,7 +259,7 @@ class ProcessHook:
     async def _ask(self, point: str, view: Any) -> Any:
         """Send a request, and return the decision in its reply. Raises HookProcessError."""
         params = params_of(point, view, flat=self.spec.flat_context)
-        result = await self.process.call(f"hook.{point}", encode_params(point, params))
+        result = await self.process.call(f"hook.{point}", encode_params(params))
         findings: Findings = {}
         try:
             decision = read_decision(point, result, findings, params, view)

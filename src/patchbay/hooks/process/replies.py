@@ -112,7 +112,7 @@ class _Tool(_Object):
     keeps_unknown = True
     id: str = ""
     type: str = ""
-    function: _Function = _Function()
+    function: _Function | None = None
 
 
 class _Message(_Object):
@@ -165,14 +165,14 @@ class _RequestParams(_Params):
 
 
 class _ResponseParams(_Params):
-    response: _Response = _Response()
+    response: _Response | None = None
     model: Any = None
 
 
 class _CallParams(_Params):
     tool: str = ""
     arguments: dict[str, Any] = {}
-    hook_result: _Result = _Result()
+    hook_result: _Result | None = None
     call_id: Any = None
     digest: Any = None
     facts: Any = None
@@ -184,7 +184,7 @@ class _CallParams(_Params):
 class _ResultParams(_Params):
     tool: Any = None
     arguments: Any = None
-    result: _Result = _Result()
+    result: _Result | None = None
     duration: Any = None
     call_id: Any = None
 
@@ -195,20 +195,20 @@ class _Reply(_Object):
 
 
 class _BeforeLLM(_Reply):
-    request: _RequestParams = _RequestParams()
+    request: _RequestParams | None = None
 
 
 class _AfterLLM(_Reply):
-    response: _ResponseParams = _ResponseParams()
+    response: _ResponseParams | None = None
 
 
 class _BeforeTool(_Reply):
-    call: _CallParams = _CallParams()
-    result: _Result = _Result()
+    call: _CallParams | None = None
+    result: _Result | None = None
 
 
 class _AfterTool(_Reply):
-    result: _ResultParams = _ResultParams()
+    result: _ResultParams | None = None
 
 
 class _ApproveTool(_Reply):
