@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from bench import call_process, calls, install
 from bench.call_process import Opened
-from bench.calls import MCP_MOUNTED, MCP_SDK, ONE_BY_ONE, PLUGIN, SAME_PROCESS, TITLES, TOGETHER, Effort, Outcome
-from bench.places import UnavailableError
+from bench.calls import MCP_MOUNTED, MCP_SDK, ONE_BY_ONE, PLUGIN, SAME_PROCESS, TITLES, TOGETHER, Effort
 
 LITTLE = Effort(processes=1, warm=0, one_by_one=5, together=32)
 
@@ -32,16 +31,6 @@ def left_in(folder: Path) -> list[str]:
         except OSError:  # ended meanwhile, or of another user
             continue
     return found
-
-
-def outcome_of(**one_by_one: list[float]) -> Outcome:
-    """An outcome with these microseconds of the processes of each way; 16 at once they are half."""
-    parts = ("caller", "other")
-    found = {
-        way: [{ONE_BY_ONE: dict(zip(parts, cpu, strict=False)), TOGETHER: {"caller": sum(cpu) / 2}}]
-        for way, cpu in one_by_one.items()
-    }
-    return Outcome(found)
 
 
 @pytest.mark.parametrize("way", [SAME_PROCESS, PLUGIN, MCP_MOUNTED])
@@ -94,30 +83,3 @@ def test_a_way_that_fails_is_absent_with_its_reason_and_the_others_are_measured(
     assert [SAME_PROCESS] == list(outcome.found)
     assert {"nowhere": "KeyError: 'nowhere'", MCP_SDK: "not installed (--no-install)"} == outcome.skipped
     assert "absent, not installed (--no-install)" in calls.table(outcome, LITTLE)
-
-
-def test_hanging_process_is_stopped(monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
-    sleeper = run_folder / "python"
-    sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
-    sleeper.chmod(0o755)
-    monkeypatch.setattr(calls, "LIMIT", 0.05)
-    with pytest.raises(UnavailableError, match="did not end within"):
-        calls.run_process(sleeper, SAME_PROCESS, LITTLE)
-    assert [] == left_in(run_folder)
-
-
-def test_plugin_and_mcp_calls_have_their_own_bars() -> None:
-    met = outcome_of(same_process=[20.0], plugin=[20.0, 199.0], mcp_mounted=[600.0, 700.0], mcp_sdk=[400.0, 600.0])
-    one_by_one, together, mcp = calls.verdicts(met)
-    assert ("≤ 0.2 ms", "0.199 ms", True) == (one_by_one.bar, one_by_one.measured, one_by_one.met)
-    assert ("0.0995 ms", True) == (together.measured, together.met)
-    assert ("≤ 1.3", "1.30", True) == (mcp.bar, mcp.measured, mcp.met)
-    missed = outcome_of(same_process=[20.0], plugin=[20.0, 401.0], mcp_mounted=[600.0, 710.0], mcp_sdk=[400.0, 600.0])
-    assert [False] * 3 == [verdict.met for verdict in calls.verdicts(missed)]
-    assert [None] * 3 == [verdict.met for verdict in calls.verdicts(Outcome())]
-
-
-def test_table_has_a_row_per_way_with_the_cpu_of_each_process() -> None:
-    shown = calls.table(outcome_of(plugin=[20.0, 100.0]), LITTLE)
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
-    assert ["a plugin, from its host", "120 [120–120]", "caller 20, other 100", "60.0 [60.0–60.0]"] == lines[2]

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.fidelity import __main__ as fidelity
-from bench.fidelity import bfcl, carriers, corpora, cost, formats, hostile
-from bench.fidelity.readings import LIMIT, TookTooLong, limited, pieces, read
-from bench.places import UnavailableError
+from bench.fidelity import bfcl, carriers, corpora, cost, formats
+from bench.fidelity.readings import LIMIT, read
 
-from patchbay import StreamParser, parse
+from patchbay import StreamParser
 from patchbay.types import Reply, ToolCall
 
 CALL = '```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```'
@@ -64,20 +59,6 @@ def corpus(tmp_path, monkeypatch):
     corpora.scorer.cache_clear()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 3, "random"])
-def test_the_pieces_of_a_text_are_the_text(cut):
-    text = "".join(map(str, range(200)))
-    assert text == "".join(pieces(text, cut))
-    assert pieces(text, cut) == pieces(text, cut)
-    assert [] == pieces("", cut or 1)
-
-
-def test_reader_exception_is_recorded_as_an_error():
-    reading = read("x", None, 0, format="morse")
-    assert "ConfigurationError: Unknown format 'morse'" in reading.error
-    assert Reply(None) == reading.reply
-
-
 def test_a_reading_that_does_not_end_is_stopped(monkeypatch):
     def forever(_parser: StreamParser, _text: str) -> None:
         while True:
@@ -87,21 +68,6 @@ def test_a_reading_that_does_not_end_is_stopped(monkeypatch):
     monkeypatch.setattr("bench.fidelity.readings.LIMIT", 0.05)
     assert "took longer than" in read("x", None, 0).error
     assert LIMIT > 1
-
-
-def spin(seconds: float) -> None:
-    """Burn CPU time."""
-    begun = time.thread_time()
-    while time.thread_time() - begun < seconds:
-        pass
-
-
-def test_limit_ends_with_its_block():
-    with limited(0.1):
-        pass
-    spin(0.2)
-    with pytest.raises(TookTooLong), limited(0.1):
-        spin(5.0)
 
 
 def test_format_row_is_found_by_name_and_read_whole_and_in_pieces(corpus):
@@ -155,12 +121,6 @@ def test_benchmark_rows_are_counted_by_content(corpus):
     assert ["no_call", "spurious", "missed_intent"] == [failure.why for failure in measured.failures]
 
 
-def test_rows_are_read_by_other_processes_too(corpus):
-    corpus("FORMATS", FORMATS_SCORE, [row(), row()])
-    alone, together = (corpora.judged(len, corpora.FORMATS, str, jobs=jobs, sample=0, only="") for jobs in (1, 2))
-    assert alone == together
-
-
 def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(corpora, "FORMATS", corpora.ROOT.parent / "nowhere" / "dev.jsonl.gz")
     assert 0 == fidelity.main(["--only", "formats", "--json", str(tmp_path / "out.json")])
@@ -168,19 +128,6 @@ def test_missing_corpus_is_reported_and_the_rest_is_measured(tmp_path, monkeypat
     assert ["../nowhere/dev.jsonl.gz is not here"] == [bar["measured"] for bar in outcome["bars"]]
     assert [None] == [bar["met"] for bar in outcome["bars"]]
     assert "formats: skipped" in capsys.readouterr().err
-
-
-def test_sample_is_deterministic_and_has_the_requested_size(corpus):
-    corpus("FORMATS", FORMATS_SCORE, [row(id=str(number)) for number in range(50)])
-    chosen = [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
-    assert chosen == [json.loads(line)["id"] for line in corpora.lines(corpora.FORMATS, sample=10)]
-    assert (10, 50) == (len(chosen), len(corpora.lines(corpora.FORMATS)))
-
-
-def test_filter_without_a_matching_row_is_an_error(corpus):
-    corpus("FORMATS", FORMATS_SCORE, [row()])
-    with pytest.raises(UnavailableError, match="no row has 'morse'"):
-        formats.measure(jobs=1, sample=0, only="morse")
 
 
 def test_shares_are_rounded_down():
@@ -192,41 +139,8 @@ def test_shares_are_rounded_down():
     assert not corpora.no_slow_text("x", [1.0, 5.1]).met
 
 
-def test_a_ratio_is_of_exactly_ten_times_the_characters():
-    assert 10.0 == pytest.approx(cost.Growth("x", 1.0, 9.5, 20_000, 190_000, right=True).ratio)
-    stopped = cost.Growth("x", 1.0, float("inf"), 20_000, 200_000, right=False)
-    assert "stopped (x)" == cost.growth_verdict("w", [stopped]).measured
-    assert cost.growth_verdict("w", []).met is None
-
-
-def test_prose_has_its_size_and_no_call():
-    text = cost.prose(20_000)
-    assert (20_000, ()) == (len(text), parse(text).tool_calls)
-
-
-@pytest.mark.parametrize("name", carriers.CARRIERS)
-def test_carrier_is_mostly_its_argument(name):
-    text = carriers.text(name, 2_000)
-    assert carriers.NAME in text
-    assert "row_00001" in text
-    assert len(carriers.value(2_000)) < len(text) < 3_000
-
-
-@pytest.mark.parametrize("name", hostile.UNITS)
-def test_hostile_text_has_the_requested_size(name):
-    assert 19_000 <= len(hostile.text(name, 20_000)) <= 20_200
-
-
 def test_call_of_a_carrier_is_identified_by_its_whole_argument():
     whole = ToolCall("id", carriers.NAME, json.dumps({carriers.KEY: carriers.value(cost.SMALL)}))
     assert cost.is_the_call(Reply(None, tool_calls=(whole,)))
     assert not cost.is_the_call(Reply(None, tool_calls=(ToolCall("id", carriers.NAME, '{"content": "half"}'),)))
     assert not cost.is_the_call(Reply("prose"))
-
-
-def test_the_help_names_every_part():
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.fidelity", "--help"], cwd=root, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert [] == [part for part in fidelity.PARTS if part not in done.stdout]

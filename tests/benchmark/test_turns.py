@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench import __main__ as bench
 from bench import install
-from bench.places import ROOT, UnavailableError
 from bench.report import Verdict
 from bench.turns import measure, process
-from bench.turns.cases import CASES, CLIENT_CASES, FOUR, LARGE, MANY, ONE, SIXTEEN, SMALL, Turns
-from bench.turns.measure import AGENT, BARE_CLIENT, BY_HAND, CLIENT_OURS, PEERS, RUNNER, Effort, Figures, Outcome, Row
+from bench.turns.cases import CASES, CLIENT_CASES, FOUR, MANY, ONE, SIXTEEN, SMALL, Turns
+from bench.turns.measure import AGENT, BARE_CLIENT, BY_HAND, CLIENT_OURS, PEERS, Effort, Figures, Outcome, Row
 from bench.turns.own import AgentTurns, ByHandTurns, RunnerTurns
 
 LITTLE = Effort(processes=2, warm=1, turns=3)
@@ -42,12 +38,6 @@ def test_a_row_makes_every_kind_of_turn(row: type[Turns]) -> None:
     assert found["first_answer"] > 0
 
 
-def test_a_row_is_measured_in_its_own_processes() -> None:
-    outcome = measure.measure([local_row("ours", "bench.turns.own:AgentTurns")], replace(LITTLE, processes=1), allowed=False)
-    assert {} == outcome.skipped
-    assert [1] * len(CASES) == [len(outcome.figures["ours"].microseconds[case.name]) for case in CASES]
-
-
 @pytest.mark.parametrize("name", [BARE_CLIENT, *CLIENT_OURS])
 def test_a_row_over_the_real_client_makes_its_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = [row for row in measure.client_rows() if row.name == name]
@@ -57,19 +47,6 @@ def test_a_row_over_the_real_client_makes_its_turn(name: str, monkeypatch: pytes
     monkeypatch.setattr(turns, "measured", (SMALL,))
     found = process.measure(turns, warm=0, turns=1)
     assert [SMALL.name] == list(found["microseconds"])
-
-
-def test_client_turns_are_compared_with_the_bare_client() -> None:
-    def spent(milliseconds: float) -> Figures:
-        return Figures("1.0", {case.name: [milliseconds * 1e3] for case in CLIENT_CASES}, [100.0])
-
-    outcome = Outcome({BARE_CLIENT: spent(8), RUNNER: spent(14), f"{AGENT}, text": spent(19)})
-    text = {verdict.what: verdict for verdict in measure.client_verdicts(outcome)}
-    assert ("≤ 2", "1.75", True) == _shown(text[f"{RUNNER}, {LARGE.name}: CPU beside the client alone"])
-    assert ("≤ 1.2", "1.75", False) == _shown(text[f"{RUNNER}, {SMALL.name}: CPU beside the client alone"])
-    assert ("≤ 2.5", "2.38", True) == _shown(text[f"{AGENT}, text, {LARGE.name}: CPU beside the client alone"])
-    assert text[f"patchbay.wrap, {LARGE.name}: CPU beside the client alone"].met is None
-    assert "14.00 (1.75)" in measure.client_table(outcome, LITTLE)
 
 
 def _shown(verdict: Verdict) -> tuple[str, str, bool | None]:
@@ -85,22 +62,6 @@ class OneCallShort(ByHandTurns):
         return text
 
 
-class ExtraRequest(ByHandTurns):
-    """Asks the model once too often."""
-
-    async def turn(self) -> object:
-        self.model_calls += 1
-        return await super().turn()
-
-
-class WithoutAnswer(ByHandTurns):
-    """Does not say what the model said."""
-
-    async def turn(self) -> object:
-        await super().turn()
-        return ""
-
-
 class WithoutValidation(ByHandTurns):
     """Says that it checks arguments, and does not."""
 
@@ -111,9 +72,7 @@ class WithoutValidation(ByHandTurns):
     ("row", "why"),
     [
         (OneCallShort, "'done' after 2 calls of the model and 0 runs of the tool"),
-        (ExtraRequest, "'done' after 3 calls of the model and 1 runs of the tool"),
         (WithoutValidation, "the function was given '0' for an int"),
-        (WithoutAnswer, "'' after 2 calls of the model and 1 runs of the tool"),
     ],
 )
 def test_invalid_turn_has_no_figure(row: type[Turns], why: str) -> None:
@@ -137,30 +96,6 @@ def test_uninstallable_peer_is_shown_as_absent(monkeypatch: pytest.MonkeyPatch, 
     assert all(f"{name}: absent, not installed (--no-install)" in shown for name in PEERS)
 
 
-def test_hanging_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(argv: list[str], **_: object) -> None:
-        raise subprocess.TimeoutExpired(argv, 180)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(UnavailableError, match="did not end within 180 s"):
-        measure.run_process(Path(sys.executable), "bench.turns.own:ByHandTurns", LITTLE)
-
-
-def test_every_peer_has_its_module_and_its_pins() -> None:
-    for row in (*measure.rows(), *measure.client_rows()):
-        assert (ROOT / row.module.partition(":")[0].replace(".", "/")).with_suffix(".py").exists()
-    for name in PEERS:
-        assert install.pinned(name)[0].isdigit()
-
-
-def test_cost_of_a_call_is_the_difference_over_fifteen() -> None:
-    assert 20.0 == figures(100, 400, 100).further_call
-
-
-def test_a_figure_is_the_median_of_the_processes() -> None:
-    assert 7.0 == Figures("", {ONE.name: [9.0, 7.0, 1.0]}).cpu(ONE)
-
-
 def test_turns_are_compared_with_the_best_framework() -> None:
     one, four, sixteen, many, further = measure.verdicts(outcome_of(figures(125, 450, 301)))
     assert "Turn of an agent, 1 call: CPU beside the best framework" == one.what
@@ -168,20 +103,6 @@ def test_turns_are_compared_with_the_best_framework() -> None:
     assert ("1/7.8 (pydantic-ai-slim)", False) == _shown(sixteen)[1:]
     assert "Turn of an agent, each further call: CPU beside the best framework" == further.what
     assert (True, True, False) == (four.met, many.met, further.met)
-
-
-def test_missing_framework_leaves_the_comparison_without_a_verdict() -> None:
-    outcome = outcome_of(figures(100, 400, 100))
-    del outcome.figures["google-adk"]
-    assert [None] * 5 == [verdict.met for verdict in measure.verdicts(outcome)]
-    assert [None] * 5 == [verdict.met for verdict in measure.verdicts(Outcome())]
-
-
-def test_table_has_the_figures_of_each_row() -> None:
-    shown = measure.table(outcome_of(figures(100, 400, 120)), LITTLE)
-    lines = [line for line in shown.splitlines() if line.startswith("|")]
-    assert 2 + 4 == len(lines)
-    assert ["patchbay LlmAgent 1.0", "100 [100–100]"] == [cell.strip() for cell in lines[2].split("|")[1:3]]
 
 
 def test_turns_can_be_selected_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
