@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from patchbay._json_schema import types_of, unresolved
 from patchbay.schema import FunctionSchema
-from patchbay.schema.coercion import unresolved
 from patchbay.schema.subsets import Unsupported, gemini, openai, openai_strict, without_added_nulls
-from patchbay.schema.subsets.common import types_of
 from support.repeated import examples
 
 GEMINI_WORDS = {

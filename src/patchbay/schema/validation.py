@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from patchbay._json_schema import children
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.schema.arguments import MAX_DEPTH, UnreadableArgumentsError, deeper_than, excerpt, read_arguments
-from patchbay.schema.coercion import Coercer, children
+from patchbay.schema.coercion import Coercer
 from patchbay.types import ToolSpec, read_specs
 
 if TYPE_CHECKING:

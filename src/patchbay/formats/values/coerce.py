@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
+from patchbay._json_schema import applicable, item_schema
 from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, PYTHON_WORDS, json_string
 
 TEXT: Final = frozenset({"string"})
@@ -47,7 +47,7 @@ class Expected:
     def __init__(self, schemas: Iterable[Any], root: Any, made: dict[tuple[int, ...], Expected] | None = None) -> None:
         self._root = root
         self._made: dict[tuple[int, ...], Expected] = {} if made is None else made
-        self._parts = _parts(schemas, root)
+        self._parts = applicable(schemas, root, _COMBINED)
         self._members: dict[str, Expected] | None = None
         self._others: Expected | None = None
         named = frozenset(name for part in self._parts for name in _types(part))
@@ -98,14 +98,7 @@ class Expected:
 
     def element(self, index: int) -> Expected:
         """Return the expectations for an array's element ``index``."""
-        found = []
-        for part in self._parts:
-            items = part.get("items")
-            # Before 2020-12 the leading elements' schemas were a list in "items", and "additionalItems" was for the rest.
-            leading = items if isinstance(items, list) else part.get("prefixItems")
-            rest = part.get("additionalItems") if isinstance(items, list) else items
-            found.append(leading[index] if isinstance(leading, list) and index < len(leading) else rest)
-        return self._of(found)
+        return self._of([item_schema(part, index) for part in self._parts])
 
     def _of(self, schemas: list[Any]) -> Expected:
         known = [schema for schema in schemas if isinstance(schema, Mapping)]
@@ -116,41 +109,6 @@ class Expected:
         if found is None:
             found = self._made[place] = Expected(known, self._root, self._made)
         return found
-
-
-def _parts(schemas: Iterable[Any], root: Any) -> list[Mapping[str, Any]]:
-    """Return the schemas and all that they refer to or combine, each once."""
-    parts: dict[int, Mapping[str, Any]] = {}
-    waiting = list(schemas)[::-1]
-    while waiting:
-        schema = waiting.pop()
-        if not isinstance(schema, Mapping) or id(schema) in parts:
-            continue
-        parts[id(schema)] = schema
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            waiting.append(_follow(root, reference))
-        for word in reversed(_COMBINED):
-            branches = schema.get(word)
-            if isinstance(branches, list):
-                waiting.extend(reversed(branches))
-    return list(parts.values())
-
-
-def _follow(root: Any, reference: str) -> Any:
-    """Return the schema that a local reference names; None for other references."""
-    if not reference.startswith("#"):
-        return None
-    here = root
-    for part in unquote(reference[1:]).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(here, Mapping):
-            here = here.get(key)
-        elif isinstance(here, list) and key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here):
-            here = here[int(key)]
-        else:
-            return None
-    return here
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from patchbay._json_schema import follow, types_of, unresolved
 from patchbay.schema.arguments import MAX_DEPTH, deeper_than, json_type
-from patchbay.schema.coercion import follow, types_of, unresolved
 
 Schema: TypeAlias = Mapping[str, Any]
 

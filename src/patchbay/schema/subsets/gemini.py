@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from patchbay._json_schema import types_of
 from patchbay.schema.arguments import json_type
-from patchbay.schema.coercion import types_of
 from patchbay.schema.subsets.common import (
     Budget,
     Schema,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from patchbay._json_schema import DICTS, LISTS, ONE, applicable, item_schema, types_of, unresolved
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
-from patchbay.schema.coercion import DICTS, LISTS, ONE, applicable, types_of, unresolved
 from patchbay.schema.subsets.common import (
     Budget,
     RefusedError,
@@ -219,10 +219,8 @@ def _drop_nulls(value: Any, schema: Any, root: Schema) -> bool:
     dropped = False
     for part in applicable([schema], root, ("allOf", "anyOf", "oneOf")):
         if isinstance(value, list):
-            items = part.get("items")
-            leading = part.get("prefixItems") or []
             for index, item in enumerate(value):
-                dropped = _drop_nulls(item, leading[index] if index < len(leading) else items, root) or dropped
+                dropped = _drop_nulls(item, item_schema(part, index), root) or dropped
         elif isinstance(value, dict):
             dropped = _drop_members(value, part, root) or dropped
     return dropped
