@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from chat_server.rig import MODEL, SUNNY, THEIRS, USER, call, calls, report_of, serve_chat, serve_weather, text_of, whole
+from chat_server.rig import MODEL, SUNNY, THEIRS, USER, call, calls, serve_chat, serve_weather
 from patchbay.testing import Raw, Text, events
 from patchbay.testing.script import error
 from tools_server.rig import BOUND, calling_back, no_response
@@ -66,14 +66,6 @@ def test_an_answer_that_breaks_off_is_a_failure(end: Any) -> None:
         at.server.register("weather")
         with pytest.raises(openai.APIError):
             at.stream()
-
-
-def test_json_response_to_a_stream_request_is_streamed() -> None:
-    with serve_weather(
-        [whole({"content": None, "tool_calls": [call("weather")]}, "tool_calls"), whole({"content": "Clear."})]
-    ) as at:
-        chunks = at.stream()
-        assert ("Clear.", 1) == (text_of(chunks), len(report_of(chunks)["calls"]))
 
 
 def test_field_refused_by_the_upstream_is_left_out() -> None:

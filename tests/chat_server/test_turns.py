@@ -150,20 +150,15 @@ def test_callback_error_reaches_the_model(streamed: bool) -> None:
         assert True is outcome.report["calls"][0]["is_error"]
 
 
-def test_text_of_all_rounds_is_equal_whole_and_streamed() -> None:
-    script = [calls(call("weather"), content="Let me see."), "It is clear."]
-    with serve_weather(script * 2) as at:
-        assert "Let me see.\n\nIt is clear." == at.ask().choices[0].message.content
-        assert "Let me see.\n\nIt is clear." == text_of(at.stream())
-
-
-def test_of_an_answer_in_json_only_the_last_round_counts() -> None:
-    script = [calls(call("weather"), content="Let me see."), '{"sky": "clear"}']
-    with serve_weather(script * 2) as at:
-        wanted = {"response_format": {"type": "json_object"}}
-        assert '{"sky": "clear"}' == at.ask(**wanted).choices[0].message.content
-        assert '{"sky": "clear"}' == text_of(at.stream(**wanted))
-        assert wanted.items() <= at.asked[0].items()
+@pytest.mark.parametrize(
+    ("fields", "last", "text"),
+    [({}, "It is clear.", "Let me see.\n\nIt is clear."), ({"response_format": {"type": "json_object"}}, "{}", "{}")],
+    ids=["text of all rounds", "JSON of the last round"],
+)
+def test_answer_is_the_same_whole_and_streamed(fields: dict[str, Any], last: str, text: str) -> None:
+    with serve_weather([calls(call("weather"), content="Let me see."), last] * 2) as at:
+        assert text == at.ask(**fields).choices[0].message.content == text_of(at.stream(**fields))
+        assert fields.items() <= at.asked[0].items()
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -199,22 +194,6 @@ def test_a_limit_ends_the_answer_as_a_length_does(streamed: bool) -> None:
         outcome = at.outcome(streamed=streamed)
         assert ("length", "0\n\n1") == (outcome.finish, outcome.text)
         assert ("max_iterations", 2) == (outcome.report["limit"], len(outcome.report["calls"]))
-
-
-def test_a_long_result_can_be_read_on() -> None:
-    def script(body: dict[str, Any]) -> Any:
-        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
-        if not results:
-            return calls(call("weather"))
-        if len(results) == 1:
-            assert "read_result" in results[0]
-            return calls(call("read_result", '{"result_id": "result_1", "find": "needle"}', "call_2"))
-        return "found" if "needle" in results[1] else "lost"
-
-    hay = "hay " * 20_000
-    with serve_weather(script, answers=json_response({"output": f"{hay}needle{hay}"})) as at:
-        assert "found" == at.ask().choices[0].message.content
-        assert ["weather", "read_result"] == [tool["function"]["name"] for tool in at.asked[1]["tools"]]
 
 
 def test_quoted_report_is_bounded() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import contextmanager
 
 import google.genai
 import pytest
 from aiohttp import web
-from tests.server.proxy_rig import ManualClock, open_chat, read_until, running_upstream
+from tests.server.proxy_rig import ManualClock, open_chat, raw_upstream, read_until, running_upstream, silent
 
 from patchbay.proxy import create_app
 from patchbay.testing import ScriptedUpstream
@@ -130,17 +128,12 @@ def test_a_websocket_is_refused_so_that_clients_send_a_post(upstream):
 @pytest.mark.parametrize(("request_", "beat"), [(MESSAGES, b'event: ping\ndata: {"type":"ping"}'), (RESPONSES, b": keep-alive")])
 def test_silent_stream_gets_keep_alives_of_the_protocol(request_, beat):
     clock, (path, body) = ManualClock(), request_
-
-    async def say_nothing(_request: web.Request) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     with (
-        running_upstream(say_nothing) as silent,
-        serving(create_app(silent.url, heartbeat=15.0), clock=clock) as port,
+        running_upstream(silent) as upstream,
+        serving(create_app(upstream.url, heartbeat=15.0), clock=clock) as port,
         open_chat(port, {**body, "stream": True}, path=path) as connection,
     ):
-        assert silent.arrived.wait(BOUND)
+        assert upstream.arrived.wait(BOUND)
         clock.move(16.0)
         assert beat in read_until(connection, b"\n\n")
 
@@ -169,23 +162,9 @@ def test_a_stream_that_breaks_off_ends_with_an_error_of_the_protocol(path, body,
         "model": "m",
         "choices": [{"index": 0, "delta": {"content": "Half of the answer"}, "finish_reason": None}],
     }
-    with broken_upstream(f"data: {json.dumps(chunk)}\n\n".encode()) as url, serving(create_app(url)) as port:
+    event = f"data: {json.dumps(chunk)}\n\n".encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
+    with raw_upstream(head + event) as url, serving(create_app(url)) as port:
         events = ask(port, "POST", path, body).body.decode().strip().split("\n\n")
     assert "Half" in "".join(events)
     assert last in events[-1]
-
-
-@contextmanager
-def broken_upstream(data: bytes):
-    """A server that breaks its stream off after ``data``; yields its URL."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(data)
-        assert request.transport is not None
-        request.transport.close()
-        return response
-
-    with running_upstream(answer) as upstream:
-        yield upstream.url

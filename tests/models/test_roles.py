@@ -31,13 +31,6 @@ def sent(*messages: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
     return json.loads(exchange.request)["messages"]
 
 
-def test_a_developer_message_is_the_system_message_of_a_text_only_model() -> None:
-    system, user = sent(chat_message("developer", "Be brief."), USER)
-    assert ("system", USER) == (system["role"], user)
-    assert system["content"].startswith("Be brief.\n\n")
-    assert "get_weather" in system["content"]
-
-
 def test_the_instructions_in_front_are_one_system_message() -> None:
     system, user = sent(chat_message("system", "One."), chat_message("developer", [{"type": "text", "text": "Two."}]), USER)
     assert system["content"].startswith("One.\n\nTwo.\n")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,6 +25,7 @@ from patchbay.models.exchange import Exchange
 from patchbay.proxy import ProxyApp, create_app
 from patchbay.server import ProxySettings
 from support.http_server import BOUND, serving
+from support.processes import Process
 
 
 @dataclass
@@ -277,3 +282,23 @@ async def silent(_request: web.Request) -> web.StreamResponse:
 
 async def json_answer(request: web.Request) -> web.StreamResponse:
     return web.json_response({"id": "1", "said": "upstream"}, headers={"x-request-id": "r1", "x-ratelimit-remaining": "9"})
+
+
+@contextlib.contextmanager
+def running_command(*arguments: str, **environment: str) -> Iterator[tuple[Process, int]]:
+    """Run a server command on a free port, killed after a minute; yields the process and its port."""
+    process = Process(
+        [sys.executable, "-m", "patchbay", *arguments, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    alarm = threading.Timer(2 * BOUND, process.kill)
+    alarm.start()
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert found, process.communicate()
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.communicate()
+        alarm.cancel()

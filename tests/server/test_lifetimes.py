@@ -24,7 +24,6 @@ from proxy_rig import (
     stream_of,
 )
 
-from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 from support.http_server import BOUND, ask, serving
 
 CHAT = "/v1/chat/completions"
@@ -283,31 +282,3 @@ def test_slow_client_is_not_an_upstream_timeout() -> None:
         ):
             assert stuck.wait(BOUND)
             assert b"[DONE]" in read_until(client, b"[DONE]")
-
-
-async def test_external_cancellation_is_propagated() -> None:
-    async def never() -> dict:
-        await asyncio.Event().wait()
-        return {}
-
-    async def work() -> None:
-        with RequestWatchdog(never, silence=0, interval=1):
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_client_disconnect_is_raised_in_the_running_work() -> None:
-    async def gone() -> dict:
-        return {"type": "http.disconnect"}
-
-    with pytest.raises(ClientDisconnect), RequestWatchdog(gone, silence=0, interval=1):
-        await asyncio.Event().wait()
-    task = asyncio.current_task()
-    assert task is not None
-    assert 0 == task.cancelling()
-    await asyncio.sleep(0)

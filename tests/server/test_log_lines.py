@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
+from proxy_rig import running_command
 
 from patchbay.testing import ContractModel, ScriptedUpstream
 from support.cli import run_cli
-from support.http_server import BOUND
+from support.http_server import HttpResponse, ask
 from support.processes import Process
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
@@ -26,34 +18,8 @@ CHAT = {"model": "gem\x1bma", "messages": [{"role": "user", "content": "hi"}], "
 KEY = "a-key-of-this-test"
 
 
-@contextmanager
-def patchbay(*arguments: str) -> Iterator[tuple[Process, str]]:
-    """Run a server command on a free port; yields the process and its URL."""
-    process = Process(
-        [sys.executable, "-m", "patchbay", *arguments, "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PROXY_API_KEY": KEY},
-    )  # fmt: skip
-    alarm = threading.Timer(60.0, process.kill)
-    alarm.start()
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found, process.communicate()
-        yield process, found[0]
-    finally:
-        process.kill()
-        process.communicate()
-        alarm.cancel()
-
-
-def post(url: str, body: object, key: str | None = KEY) -> int:
-    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    try:
-        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=BOUND) as answer:
-            return int(answer.status)
-    except HTTPError as error:
-        error.close()
-        return error.code
+def register(port: int, tool: object) -> HttpResponse:
+    return ask(port, "POST", "/api/tools/register", tool, headers={"content-type": "application/json"})
 
 
 def lines_of(process: Process) -> list[str]:
@@ -87,10 +53,13 @@ REQUESTS = [
 def test_proxy_logs_learnt_capabilities_and_failed_requests(flag):
     with (
         ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
-        patchbay("proxy", "--upstream", upstream.url, *filter(None, [flag])) as (process, url),
+        running_command("proxy", "--upstream", upstream.url, *filter(None, [flag]), PROXY_API_KEY=KEY) as (process, port),
     ):
-        chat = f"{url}/v1/chat/completions"
-        assert [200, 401, 400] == [post(chat, CHAT), post(chat, CHAT, "wrong"), post(chat, {"model": "m"})]
+        sent = [(CHAT, KEY), (CHAT, "wrong"), ({"model": "m"}, KEY)]
+        assert [200, 401, 400] == [
+            ask(port, "POST", "/v1/chat/completions", body, headers={"authorization": f"Bearer {key}"}).status
+            for body, key in sent
+        ]
         lines = lines_of(process)
     requests = [re.sub(r"\d+ → \d+", "N → N", re.sub(r"[0-9.]+ m?s ", "", line)) for line in lines if line.startswith("chat ")]
     assert (REQUESTS if flag == "--verbose" else []) == requests
@@ -99,8 +68,8 @@ def test_proxy_logs_learnt_capabilities_and_failed_requests(flag):
 
 
 def test_registry_logs_refused_registrations_without_their_content():
-    with patchbay("serve", "--store", "memory") as (process, url):
-        assert 422 == post(f"{url}/api/tools/register", {"description": "a-secret"})
+    with running_command("serve", "--store", "memory") as (process, port):
+        assert 422 == register(port, {"description": "a-secret"}).status
         lines = lines_of(process)
     assert ["WARNING POST /api/tools/register from 127.0.0.1: HTTP 422, body.name: Field required"] == lines
 
@@ -109,14 +78,12 @@ def test_registry_logs_requests_refused_without_the_token(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(KEY)
     token.chmod(0o600)
-    with patchbay("serve", "--store", "memory", "--token-file", str(token)) as (process, url):
+    with running_command("serve", "--store", "memory", "--token-file", str(token)) as (process, port):
         plugin = {"name": "a", "callback_url": "http://127.0.0.1:9/", "source": "plugin:a"}
-        assert 200 == post(f"{url}/api/tools/register", plugin, key=None)
+        assert 200 == register(port, plugin).status
         for path in ("approvals", "audit", "events", "media/0-a"):
-            with pytest.raises(HTTPError) as caught:
-                urlopen(f"{url}/api/{path}", timeout=BOUND)
-            caught.value.close()
-        assert 200 == post(f"{url}/api/tools/register", {**plugin, "source": "external"}, key=None)
+            assert 401 == ask(port, "GET", f"/api/{path}").status
+        assert 200 == register(port, {**plugin, "source": "external"}).status
         lines = lines_of(process)
     refused = ["POST /api/tools/register from 127.0.0.1: HTTP 200, refused: source_reserved"]
     refused += [
@@ -126,8 +93,8 @@ def test_registry_logs_requests_refused_without_the_token(tmp_path: Path):
 
 
 def test_log_lines_show_no_keys():
-    with patchbay("proxy", "--upstream", "http://127.0.0.1:9/v1", "--verbose") as (process, url):
-        assert 404 == post(f"{url}/models/sk-0123456789abcdefghij", {})
+    with running_command("proxy", "--upstream", "http://127.0.0.1:9/v1", "--verbose") as (process, port):
+        assert 404 == ask(port, "POST", "/models/sk-0123456789abcdefghij", {}).status
         lines = lines_of(process)
     assert (["/models/[redacted]"] * 2, False) == (
         re.findall(r"(?<=POST )\S+(?= from| 404)", "\n".join(lines)),

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from proxy_rig import running_upstream
-from test_log_lines import lines_of, patchbay
+from proxy_rig import running_command, running_upstream
+from test_log_lines import lines_of
 
 from patchbay._redaction import Redactor, protect
 from patchbay.cli.http import ServerClient
@@ -177,10 +177,9 @@ def test_a_hooks_environment_is_its_own_and_in_no_log(tmp_path: Path, monkeypatc
     config.write_text(json.dumps({"hooks": {"processes": {"h": hook}}}))
     with (
         running_upstream(echo(200)) as upstream,
-        patchbay("proxy", "--upstream", upstream.url, "--config", str(config), "--store", "memory") as (process, url),
+        running_command("proxy", "--upstream", upstream.url, "--config", str(config), "--store", "memory") as (process, port),
     ):
-        port = int(url.rpartition(":")[2])
-        answer = ask(port, "POST", "/v1/chat/completions", CHAT, headers={"authorization": "Bearer a-key-of-this-test"})
+        answer = ask(port, "POST", "/v1/chat/completions", CHAT, headers={"authorization": f"Bearer {CLIENT_KEY}"})
         assert (403, False) == (answer.status, b"t0ken-of-hook" in answer.body)
         lines = "\n".join(lines_of(process))
     assert "[h] started with [redacted] [redacted] None" in lines

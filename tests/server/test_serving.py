@@ -5,43 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from proxy_rig import open_chat, open_stream, read_until, running_upstream, silent
+from proxy_rig import open_chat, open_stream, read_until, running_command, running_upstream, silent
 
 from support.http_server import BOUND, ask
+from support.processes import Process
 
 MODEL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-START_BOUND = 60.0
-
-
-@contextlib.contextmanager
-def proxy_process(*flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run ``patchbay proxy`` on a free port; yields the process and its port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "patchbay", "proxy", "--port", "0", *flags],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
-    )  # fmt: skip
-    alarm = threading.Timer(START_BOUND, process.kill)
-    alarm.start()
-    try:
-        assert process.stdout is not None
-        found = re.search(r":(\d+)/", process.stdout.readline())
-        assert found, process.communicate()
-        yield process, int(found[1])
-    finally:
-        process.kill()
-        process.communicate()
-        alarm.cancel()
 
 
 def wait_until_refused(port: int) -> None:
@@ -55,8 +32,8 @@ def wait_until_refused(port: int) -> None:
     raise AssertionError("new connections are still taken")
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, stderr = process.communicate(timeout=START_BOUND)
+def finish(process: Process) -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=2 * BOUND)
     return process.returncode, stderr
 
 
@@ -75,7 +52,10 @@ def test_stop_finishes_running_requests_says_so_and_exits_0(number: signal.Signa
         await response.write(b"data: two\n\n")
         return response
 
-    with running_upstream(slow) as upstream, proxy_process("--upstream", upstream.url, "--workers", workers) as (process, port):
+    with (
+        running_upstream(slow) as upstream,
+        running_command("proxy", "--upstream", upstream.url, "--workers", workers) as (process, port),
+    ):
         with open_chat(port, {**MODEL, "stream": True}) as client:
             read_until(client, b"data: one")
             process.send_signal(number)
@@ -90,7 +70,7 @@ def test_stop_finishes_running_requests_says_so_and_exits_0(number: signal.Signa
 def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
     with (
         running_upstream(silent) as upstream,
-        proxy_process("--upstream", upstream.url, "--drain-timeout", seconds, "--workers", workers) as (process, port),
+        running_command("proxy", "--upstream", upstream.url, "--drain-timeout", seconds, "--workers", workers) as (process, port),
     ):
         with open_chat(port, MODEL):
             assert upstream.arrived.wait(BOUND)
@@ -104,7 +84,7 @@ def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
 def test_a_second_stop_ends_at_once(workers: str) -> None:
     with (
         running_upstream(silent) as upstream,
-        proxy_process("--upstream", upstream.url, "--drain-timeout", "3600", "--workers", workers) as (process, port),
+        running_command("proxy", "--upstream", upstream.url, "--drain-timeout", "3600", "--workers", workers) as (process, port),
         open_chat(port, MODEL),
     ):
         assert upstream.arrived.wait(BOUND)
@@ -118,7 +98,7 @@ def test_a_second_stop_ends_at_once(workers: str) -> None:
 def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) -> None:
     with (
         running_upstream(silent) as upstream,
-        proxy_process("--upstream", upstream.url, "--drain-timeout", "0") as (process, port),
+        running_command("proxy", "--upstream", upstream.url, "--drain-timeout", "0") as (process, port),
         open_chat(port, MODEL) if under_way else contextlib.nullcontext(),
     ):
         assert not under_way or upstream.arrived.wait(BOUND)
@@ -132,7 +112,10 @@ def test_repeated_stop_signals_do_not_change_the_exit_status(under_way: bool) ->
 def test_a_worker_that_dies_is_replaced_and_each_has_its_own_log(tmp_path: Path) -> None:
     with (
         running_upstream(quick) as upstream,
-        proxy_process("--upstream", upstream.url, "--workers", "2", "--log-file", str(tmp_path / "log")) as (process, port),
+        running_command("proxy", "--upstream", upstream.url, "--workers", "2", "--log-file", str(tmp_path / "log")) as (
+            process,
+            port,
+        ),
     ):
         before = children(process.pid)
         assert 2 == len(before)
@@ -152,7 +135,10 @@ def test_a_worker_that_dies_is_replaced_and_each_has_its_own_log(tmp_path: Path)
 
 
 def test_a_server_whose_workers_end_at_once_gives_up() -> None:
-    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, _):
+    with (
+        running_upstream(quick) as upstream,
+        running_command("proxy", "--upstream", upstream.url, "--workers", "2") as (process, _),
+    ):
         while process.poll() is None:  # bounded by the alarm of the process
             for child in children(process.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -163,7 +149,10 @@ def test_a_server_whose_workers_end_at_once_gives_up() -> None:
 
 
 def test_workers_leave_when_their_parent_is_killed() -> None:
-    with running_upstream(quick) as upstream, proxy_process("--upstream", upstream.url, "--workers", "2") as (process, _):
+    with (
+        running_upstream(quick) as upstream,
+        running_command("proxy", "--upstream", upstream.url, "--workers", "2") as (process, _),
+    ):
         workers = children(process.pid)
         process.kill()
         for _ in range(3000):

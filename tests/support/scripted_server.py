@@ -148,6 +148,8 @@ class SharedUpstream:
         gone = asyncio.create_task(reader.read(1))
         try:
             await _send(on_the_wire(answer, body, model=key), writer, gone)
+        except ConnectionError:  # which a write may notice before ``gone`` does
+            request.left.set()
         finally:
             if gone.done():
                 request.left.set()

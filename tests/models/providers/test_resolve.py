@@ -172,14 +172,6 @@ def test_a_key_of_the_environment_is_never_sent_to_a_server_that_was_only_named_
     assert not any("my-secret" in str(request.headers) for request in server.requests)
 
 
-def test_openai_variables_can_name_any_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ChatServer(["a"]) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        model = hosted("qwen2.5")
-        run(model, reply_of(model, [QUESTION], tools=(), parameters={"max_tokens": 5}))
-    assert 5 == server.bodies[0]["max_tokens"]
-
-
 def test_single_model_of_a_server_is_the_default() -> None:
     with ScriptedUpstream(["Clear.", "Rain."], model="the-only-one") as server:
         model = hosted(server.url)
@@ -208,12 +200,6 @@ def test_a_request_may_name_another_model_of_the_same_server() -> None:
         model = hosted(f"{server.url}#one")
         run(model, reply_of(model, [QUESTION], tools=(), parameters={"model": "two"}))
     assert "two" == server.bodies[0]["model"]
-
-
-def test_one_model_serves_one_event_loop_after_the_other() -> None:
-    with ChatServer(["a", "b"]) as server:
-        model = hosted(f"{server.url}#m")
-        assert ["a", "b"] == [run(model, reply_of(model, [QUESTION], tools=())).reply.content for _ in range(2)]
 
 
 def test_capabilities_are_kept_across_event_loops() -> None:

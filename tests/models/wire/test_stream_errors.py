@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib
-import json
-import threading
 from collections.abc import Callable
-from contextlib import closing
 from importlib.util import find_spec
 
 import openai
 import pytest
 
 from patchbay.testing.script import DONE, Raw, Text, events, pieces
-from support.chat_clients import sse_payloads
 from support.fenced_texts import ROME, TOOLS, block, words
-from support.scripted_server import PATIENCE, chunk, completion, json_body
+from support.scripted_server import chunk, completion, json_body
 
 HTTP_CLIENTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]
 """What the ``openai`` package may stand on; which one depends on its version."""
@@ -42,23 +37,6 @@ def hello(model: str) -> bytes:
 def test_error_inside_a_stream_is_raised(wire, failure, begun):
     with pytest.raises(openai.APIError, match="CUDA OOM"):
         wire.ask(Raw([(hello(wire.model) if begun else b"") + failure + DONE]), stream=True)
-
-
-def test_error_event_is_the_last_of_a_proxied_stream(proxies, upstream, model):
-    shown = threading.Event()
-    upstream.on(model, Raw([hello(model), shown, FAILURES["error object in a data line"] + DONE]))
-    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": True}
-    port = proxies("--tools", "text").port
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
-        response = connection.getresponse()
-        begun = response.readline()
-        while b"Hello" not in begun:
-            begun += response.readline()
-        shown.set()
-        payloads = sse_payloads(begun + response.read())
-    assert (200, False) == (response.status, "[DONE]" in payloads)
-    assert "CUDA OOM" in json.loads(payloads[-1])["error"]["message"]
 
 
 def test_error_object_with_status_200_is_raised(wire, stream):
