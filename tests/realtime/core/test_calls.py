@@ -25,16 +25,6 @@ def assembled(made: CallAssembler) -> list[tuple[str, str, str]]:
     return [(call.call_id, call.name, call.text) for call in made.all_calls()]
 
 
-def test_deltas_with_one_key_form_a_call_that_completes_on_done():
-    made = book()
-    for delta in ('{"city":', '"Rome"}'):
-        made.add_delta(CallDelta("r1", "k", "c1", "weather", delta=delta))
-    assert not made.calls[0].is_complete
-    made.add_delta(CallDelta("r1", "k", done=True))
-    assert made.calls[0].is_complete
-    assert [("c1", "weather", '{"city":"Rome"}')] == assembled(made)
-
-
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=6))
 def test_any_split_gives_the_same_text(text, cuts):
     made = book()
@@ -90,24 +80,6 @@ def test_deltas_and_the_response_end_form_calls(deltas, final, expected):
         made.add_delta(delta)
     made.finish(final)
     assert expected == assembled(made)
-
-
-def test_call_without_an_id_gets_one():
-    made = book()
-    made.add_delta(CallDelta("r1", "a", name="f", done=True))
-    made.add_delta(CallDelta("r1", "b", name="f", done=True))
-    one, two = (call.call_id for call in made.all_calls())
-    assert one.startswith("call_")
-    assert one != two
-
-
-def test_parts_of_another_response_are_stale():
-    made = book()
-    made.begin("r2")
-    assert (True, True, False, False) == tuple(made.is_stale(each) for each in ("r1", "r0", "r2", ""))
-    made.finish([])
-    made.discard()
-    assert (True, False) == tuple(made.is_stale(each) for each in ("r2", "r3"))
 
 
 def test_number_of_calls_is_bounded():

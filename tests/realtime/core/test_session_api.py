@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
-from patchbay.realtime import ChatSession, ConnectionEvent, IdleEvent, RealtimeSession
+from patchbay.realtime import AudioEvent, ChatSession, ConnectionEvent, IdleEvent, RealtimeSession, TranscriptEvent
 from patchbay.testing import ScriptedModel
+from patchbay.testing.realtime import FakeOpenAI, Say
 from support.realtime_fakes import FakeGLM
 
-from .playing import bounded
+from .peers import Peer, served
+from .playing import Played, bounded, limits
 
 
 @asynccontextmanager
@@ -89,3 +92,46 @@ async def test_ended_session_error_does_not_suggest_connecting(kind):
             with pytest.raises(ConfigurationError, match=r"not open any more.*make another one") as caught:
                 await use
             assert "async with" not in str(caught.value)
+
+
+async def test_audio_without_whole_samples_is_rejected_and_not_sent():
+    async def conduct(peer: Peer) -> None:
+        pass
+
+    async with served(conduct) as (played, peers):
+        session = played.session
+        for bad in (b"", b"\x01\x02\x03", bytearray(5), "text", None, [1, 2], 4):
+            with pytest.raises(InvalidRequestError, match="Audio is 16-bit PCM: a whole number of samples, at least one") as text:
+                await session.send_audio(bad)
+            assert "audio" == text.value.param
+        for good in (b"abcd", bytearray(b"efgh"), memoryview(b"ijkl")):
+            await session.send_audio(good)
+        await played.until(lambda: 3 == peers[0].kinds().count("input_audio_buffer.append"))
+        sent = [each["audio"] for each in peers[0].came if each["type"] == "input_audio_buffer.append"]
+        assert [b"abcd", b"efgh", b"ijkl"] == [base64.b64decode(each) for each in sent]
+
+
+async def test_speech_arrives_as_audio_with_its_transcript():
+    with FakeOpenAI([Say("Good morning", audio=b"\x01\x00" * 50, piece=4)]) as fake:
+        session = RealtimeSession("openai/gpt-realtime", url=fake.url, api_key="a-secret-key", limits=limits())
+        played = Played(session)
+        async with session:
+            reader = asyncio.ensure_future(played.read())
+            await session.send_text("Hello.")
+            await played.answers(1)
+        await bounded(reader)
+        assert (24_000, b"\x01\x00" * 50) == (
+            session.input_rate,
+            b"".join(each.audio for each in played.of(AudioEvent))[:100],
+        )
+        pieces = [each.text for each in played.of(TranscriptEvent) if not each.whole]
+        assert ["Good", " mor", "ning"] == pieces
+        assert ["Good morning"] == [each.text for each in played.of(TranscriptEvent) if each.whole]
+        assert [] == fake.violations
+
+
+def test_settings_are_sent_once():
+    from patchbay.realtime import RealtimeSettings
+
+    with pytest.raises(ConfigurationError, match="voice"):
+        RealtimeSession(RealtimeSettings(model="openai/x"), voice="alloy")

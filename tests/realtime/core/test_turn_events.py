@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
-from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
+from patchbay.hooks import Event, HookManager
 from patchbay.loop import ToolCallEvent
-from patchbay.realtime import ErrorEvent, ResponseEndEvent
-from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
+from patchbay.realtime import ResponseEndEvent
+from patchbay.testing.realtime import Call, FakeOpenAI, Say
 from patchbay.tools import tool
 
 from .playing import Played, playing
@@ -69,11 +66,6 @@ def look() -> str:
     return "sunny"
 
 
-async def forever() -> str:
-    await asyncio.Event().wait()
-    return "never"
-
-
 async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     watching = Watching()
     async with watching.playing(FakeOpenAI([[Call("look"), Call("nobody")], Say("It is sunny.")]), look) as played:
@@ -94,49 +86,6 @@ async def test_realtime_turn_emits_the_events_of_a_chat_turn():
     assert {("s1", "helper")} == {(each.meta.session_key, each.meta.agent_id) for each in watching.events}
     assert [1, 1, 1, 1, 1, 2, 2] == [each.meta.iteration for each in watching.events[1:-1]]
     assert [CONTEXT] * 9 == [each.context for each in watching.events]
-
-
-async def test_turn_left_during_its_tools_ends_after_them():
-    watching = Watching()
-    may_end = asyncio.Event()
-
-    async def stubborn() -> str:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await may_end.wait()
-        return "never"
-
-    async with watching.playing(FakeOpenAI([Call("stubborn"), Say("Well.")]), stubborn) as played:
-        await played.session.send_text("Go.")
-        await played.until(lambda: bool(played.of(ToolCallEvent)))
-        await asyncio.sleep(0)
-        await played.say("Never mind.", answers=2)
-        await watching.hooks.events.flush()
-        assert [("Never mind.", "completed")] == [each[:2] for each in watching.ends()]
-        may_end.set()
-        await played.idle()
-    assert [("Never mind.", "completed"), ("Go.", "aborted")] == [each[:2] for each in watching.ends()]
-    assert ["turn.start", "llm.request", "llm.response", "tool.exec_start", "tool.exec_end", "turn.end"] == watching.kinds(0)
-    (execution,) = watching.of("agent.turn.end")[1]["ToolExecutions"]
-    assert ("stubborn", False) == (execution["name"], execution["success"])
-
-
-@pytest.mark.parametrize("decision", [AbortTurn("enough"), HardAbort("enough")])
-async def test_turn_ended_by_a_hook_has_its_reason(decision):
-    class End:
-        async def before_tool(self, request: Any) -> Any:
-            return decision
-
-    watching = Watching()
-    watching.hooks.mount("end", End())
-    async with watching.playing(FakeOpenAI([Call("look"), Quote()]), look) as played:
-        await played.session.send_text("Go.")
-        await played.until(lambda: bool(played.of(ErrorEvent)))
-        await played.idle()
-    hard = isinstance(decision, HardAbort)
-    assert ["aborted" if hard else "error"] == [each[1] for each in watching.ends()]
-    assert ([] if hard else ["before_tool"]) == [each["Stage"] for each in watching.of("agent.error")]
 
 
 async def test_hooks_mounted_during_a_turn_apply_from_the_next():

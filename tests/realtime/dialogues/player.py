@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 from executor.virtual_time import jump_run
 from patchbay.errors import ToolSyncError, UpstreamError
-from patchbay.hooks import AbortTurn, Event, HookManager
+from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
 from patchbay.realtime import RealtimeEvent, RealtimeLimits, RealtimeSession, RealtimeSettings
 from patchbay.realtime.connection import Connection
 from patchbay.tools import ToolContext, ToolDefinition
@@ -134,6 +134,16 @@ class Gate:
         return self._result
 
 
+class StubbornGate(Gate):
+    """A tool that does not end when it is cancelled, until it may."""
+
+    async def __call__(self, arguments: object) -> Any:
+        try:
+            return await super().__call__(arguments)
+        finally:
+            await self.may_end.wait()
+
+
 class Player:
     """Plays one case."""
 
@@ -178,16 +188,17 @@ class Player:
         if hooks is not None and self._options.get("observed"):
             hooks.mount("observer", self)
         if hooks is not None and self._options.get("hook"):
-            hooks.mount("aborts", Aborts())
+            hooks.mount("aborts", Aborts(self._options["hook"]))
         self._hooks = hooks
         tools = [self._tool(name) for name in self._options.get("tools", "").split()]
         return RealtimeSession(made, tools=tools, hooks=hooks)
 
     def _tool(self, name: str) -> ToolDefinition:
-        if name not in ("slow", "slow2", "show"):
+        if name not in ("slow", "slow2", "show", "stubborn"):
             return ToolDefinition(name, "d", handler=_progress if name == "progress" else _at_once)
         output = ToolOutput(for_llm="shown", for_user="Look", response_handled=True)
-        gate = self.gates[name] = Gate(output if name == "show" else "forty-two")
+        kind = StubbornGate if name == "stubborn" else Gate
+        gate = self.gates[name] = kind(output if name == "show" else "forty-two")
         return ToolDefinition(name, "d", handler=gate)
 
     async def _open(self, *_: object, **__: object) -> ScriptedConnection:
@@ -275,9 +286,12 @@ class Player:
 class Aborts:
     """A hook that ends the turn after a second."""
 
-    async def before_tool(self, request: Any) -> Any:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    async def before_tool(self, _request: Any) -> Any:
         await asyncio.sleep(1)
-        return AbortTurn(reason="enough")
+        return HardAbort("enough") if self._kind == "hard" else AbortTurn("enough")
 
 
 async def _at_once(_arguments: object) -> str:

@@ -119,17 +119,6 @@ async def test_faulty_call_deltas_are_complete_in_response_done(fault, expected)
         assert ("get_weather", '{"city":"Rome"}', fake.calls[0].call_id) == (item["name"], item["arguments"], item["call_id"])
 
 
-async def test_names_and_ids_are_omitted_by_script():
-    with FakeStepFun([Call("get_weather", faults=frozenset({"no_name", "no_call_id"}))]) as fake:
-        (done,) = [event for event in await one_response(fake) if event["type"] == DONE]
-        assert ("name" in done, "call_id" in done, "item_id" in done) == (False, False, True)
-    with FakeGLM([Call("get_weather", {"city": "Rome"})]) as fake:
-        seen = await one_response(fake)
-        (done,) = [event for event in seen if event["type"] == DONE]
-        assert {"event_id", "type", "client_timestamp", "response_id", "output_index", "name", "arguments"} == set(done)
-        assert DELTA not in kinds(seen)
-
-
 async def test_stale_and_interleaved_frames_arrive_at_their_scripted_time():
     calls = [Call("a", {"n": "x" * 30}), Call("b", {"n": "y" * 30})]
     with FakeOpenAI([Answer(calls, faults=frozenset({"stale", "mixed", "fragments"}))], faults=Faults(noise=True)) as fake:
@@ -199,9 +188,8 @@ async def test_gemini_fake_sends_go_away_and_closes():
             assert {"goAway": {"timeLeft": "0.05s"}} in await until_lost(line)
 
 
-@pytest.mark.parametrize("fake_type", FAKES)
-async def test_action_on_a_closed_connection_is_a_clear_error(fake_type):
-    with fake_type() as fake:
+async def test_action_without_a_connection_is_a_clear_error():
+    with FakeOpenAI() as fake:
         acts = [lambda: fake.speak("Hello."), fake.cancel, lambda: fake.go_away(1), lambda: fake.send({})]
         for act in (fake.drop, *acts):
             with pytest.raises(RuntimeError, match="No client has connected yet"):
@@ -209,7 +197,5 @@ async def test_action_on_a_closed_connection_is_a_clear_error(fake_type):
         async with talking(fake):
             await asyncio.to_thread(fake.drop)
             for act in acts:
-                with pytest.raises(RuntimeError, match="connection is over: a client has to connect again"):
+                with pytest.raises(RuntimeError, match="connection is over"):
                     await asyncio.to_thread(act)
-            await asyncio.to_thread(fake.drop)  # as it is already
-        assert [] == fake.heard
