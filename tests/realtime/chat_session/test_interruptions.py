@@ -14,7 +14,7 @@ from patchbay.errors import UpstreamError
 from patchbay.hooks import AbortTurn, HookManager, Modify, Respond
 from patchbay.models import ModelReply
 from patchbay.models.chat_model import TextDelta
-from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, RealtimeLimits, ResponseEndEvent, ToolResultEvent
+from patchbay.realtime import ChatSession, ErrorEvent, InterruptedEvent, ResponseEndEvent, ToolResultEvent
 from patchbay.testing import ScriptedModel, ScriptedUpstream
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
@@ -78,40 +78,6 @@ async def test_chat_session_can_be_interrupted_at_every_step():
     assert steps > 10
 
 
-async def test_interrupted_answer_is_repeated_on_request():
-    class Model:
-        def __init__(self) -> None:
-            self.requests: list[Any] = []
-
-        async def respond(self, request: Any) -> AsyncIterator[Any]:
-            self.requests.append(request.messages)
-            yield TextDelta("Once upon")
-            if len(self.requests) == 1:
-                raise UpstreamError("out of order")
-            if len(self.requests) == 2:
-                await asyncio.Event().wait()
-            yield ModelReply(Reply("Once upon a time."))
-
-    model = Model()
-    async with playing(model) as played:
-        await played.say("A story!")
-        assert ["user", "assistant"] == roles(played.session.messages)  # the user has seen it
-        await played.session.respond()
-        await played.until(lambda: played.text == "Once upon" * 2)
-        await played.session.interrupt()
-        await played.idle()
-        assert {"role": "assistant", "content": "Once upon"} == played.session.messages[-1]
-        await played.session.respond()
-        await played.idle()
-        assert ["failed", "cancelled", "completed"] == [each.status for each in played.of(ResponseEndEvent)]
-        assert [["user"]] * 3 == [roles(messages) for messages in model.requests]
-        assert "Once upon a time." == played.session.messages[-1]["content"]
-        await played.session.respond()
-        assert played.session.idle
-        await played.say("Go on.")
-        assert ["user", "assistant", "user"] == roles(model.requests[-1])
-
-
 async def test_failure_between_rounds_keeps_results_and_the_model_continues():
     signed = ToolCall("call_1", "look", "{}", extra=SIGNED)
     with ScriptedModel([[signed, call("look", 2)], UpstreamError("out of order"), "Here it is."]) as model:
@@ -139,22 +105,6 @@ async def test_files_of_results_stay_with_them():
     first, again = model.requests[1:]
     assert "image_url" in str(again.messages[-1])
     assert first.messages == again.messages
-
-
-async def test_unusable_name_is_not_sent_back():
-    began = asyncio.Event()
-
-    async def slow() -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    with ScriptedModel([[call("slow"), call("no such tool!", 2)], "Well."]) as model:
-        async with playing(model, slow) as played:
-            await played.session.send_text("Go.")
-            await began.wait()
-            await played.say("Never mind.")
-    called = [each["function"]["name"] for each in model.requests[1].messages[1]["tool_calls"]]
-    assert ["slow", "no_such_tool_"] == called
 
 
 async def test_answer_aborted_by_a_hook_fails():
@@ -256,32 +206,6 @@ async def test_tool_that_ignores_interruption_runs_nothing_more():
         assert_answered_once(played.session.messages)
 
 
-async def test_new_user_text_cancels_a_call_that_awaits_approval():
-    asked = asyncio.Event()
-    ran: list[str] = []
-
-    class Desk:
-        async def approve_tool(self, _about: Any) -> Any:
-            asked.set()
-            await asyncio.Event().wait()
-
-    def delete() -> str:
-        ran.append("deleted")
-        return "deleted"
-
-    hooks = HookManager()
-    hooks.mount("desk", Desk())
-    with ScriptedModel([call("delete"), "As you like."]) as model:
-        async with playing(model, delete, hooks=hooks) as played:
-            await played.session.send_text("Delete it.")
-            await asked.wait()
-            await played.say("No, wait.")
-            assert ("As you like.", []) == (played.text, ran)
-        assert_answered_once(model.requests[1].messages)
-        assert "cancelled" in model.requests[1].messages[2]["content"]
-    await hooks.aclose()
-
-
 async def test_server_without_tool_support_is_sent_tools_once():
     fenced = '```tool_call\n{"name": "look", "arguments": {}}\n```'
     with ScriptedUpstream([fenced, "It is there.", "You are welcome."], tools="refuse") as upstream:
@@ -291,17 +215,6 @@ async def test_server_without_tool_support_is_sent_tools_once():
             assert "It is there.You are welcome." == played.text
             assert [] == played.of(ErrorEvent)
             assert [True, False, False, False] == ["tools" in each.json for each in upstream.chats]
-
-
-async def test_call_and_result_events_have_the_same_iteration():
-    async with playing(
-        ScriptedModel([call("again", number) for number in range(9)]), named("again"), limits=RealtimeLimits(max_rounds=2)
-    ) as played:
-        await played.say("Go.")
-        outcome = {event.execution.call.id: event.iteration for event in played.of(ToolResultEvent)}
-        called = {event.tool_call.id: event.iteration for event in played.events if event.type == "tool_call"}
-        assert [1, 2, 3] == sorted(outcome.values())
-        assert outcome == called
 
 
 @pytest.mark.parametrize("closing", [False, True])

@@ -20,7 +20,7 @@ import json
 import random
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,12 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Yield the cases of all tables."""
-    for path in sorted(TABLES.glob("*.txt")):
+    return cases_in(TABLES)
+
+
+def cases_in(tables: Path) -> Iterator[Case]:
+    """Yield the cases of the tables in a directory."""
+    for path in sorted(tables.glob("*.txt")):
         for text in path.read_text(encoding="utf-8").split("## ")[1:]:
             title, *lines = text.splitlines()
             name, _, providers = title.rstrip("]").rpartition(" [")
@@ -144,6 +149,18 @@ class StubbornGate(Gate):
             await self.may_end.wait()
 
 
+def make_tool(name: str, gates: dict[str, Gate]) -> Any:
+    """Return the tool of a name; one that runs until a test lets it end is in ``gates``."""
+    if name == "progress":
+        return progress
+    if name not in ("slow", "slow2", "show", "stubborn"):
+        return ToolDefinition(name, "d", handler=_at_once)
+    output = ToolOutput(for_llm="shown", for_user="Look", response_handled=True)
+    kind = StubbornGate if name == "stubborn" else Gate
+    gate = gates[name] = kind(output if name == "show" else "forty-two")
+    return ToolDefinition(name, "d", handler=gate)
+
+
 class Player:
     """Plays one case."""
 
@@ -190,16 +207,8 @@ class Player:
         if hooks is not None and self._options.get("hook"):
             hooks.mount("aborts", Aborts(self._options["hook"]))
         self._hooks = hooks
-        tools = [self._tool(name) for name in self._options.get("tools", "").split()]
+        tools = [make_tool(name, self.gates) for name in self._options.get("tools", "").split()]
         return RealtimeSession(made, tools=tools, hooks=hooks)
-
-    def _tool(self, name: str) -> ToolDefinition:
-        if name not in ("slow", "slow2", "show", "stubborn"):
-            return ToolDefinition(name, "d", handler=_progress if name == "progress" else _at_once)
-        output = ToolOutput(for_llm="shown", for_user="Look", response_handled=True)
-        kind = StubbornGate if name == "stubborn" else Gate
-        gate = self.gates[name] = kind(output if name == "show" else "forty-two")
-        return ToolDefinition(name, "d", handler=gate)
 
     async def _open(self, *_: object, **__: object) -> ScriptedConnection:
         if self._refusals:
@@ -264,7 +273,7 @@ class Player:
     async def _use_tools(self, session: RealtimeSession, names: Sequence[str]) -> None:
         manager = LLMSessionManager("ann")
         for name in names:
-            manager.register_tool(self._tool(name))
+            manager.register_tool(make_tool(name, self.gates))
         try:
             await session.use_tools(manager.snapshot())
         except ToolSyncError as error:
@@ -298,7 +307,8 @@ async def _at_once(_arguments: object) -> str:
     return "at once"
 
 
-async def _progress(_arguments: object, context: ToolContext) -> str:
+async def progress(context: ToolContext) -> str:
+    """Count."""
     context.progress("half of it", fraction=0.5)
     return "done"
 
@@ -421,10 +431,10 @@ def short_event(event: RealtimeEvent) -> str:
     if kind == "transcript":
         return f"transcript {event.role} {_json(event.text)}{' whole' if event.whole else ''}"
     if kind == "tool_call":
-        return f"tool_call {event.tool_call.name}"
+        return f"tool_call {event.tool_call.name} {event.iteration}"
     if kind == "tool_result":
         execution = event.execution
-        return f"tool_result {execution.call.name} {execution.result.code or _json(execution.content)}"
+        return f"tool_result {execution.call.name} {event.iteration} {execution.result.code or _json(execution.content)}"
     if kind == "tool_progress":
         return f"tool_progress {event.tool_call.name} {event.progress.message}"
     if kind == "user_output":
@@ -461,15 +471,15 @@ def short_observed(event: Event) -> str:
     return f"{kind} {about.get('Message') or about.get('Tool') or about.get('Text') or ''}".rstrip()
 
 
-def main() -> None:
-    """Write the tables again."""
+def write_tables(all_cases: Iterator[Case], tables: Path, play: Callable[[Case, str], list[str]]) -> None:
+    """Write tables again."""
     texts: dict[str, list[str]] = {}
-    for case in cases():
-        lines = [f"## {case.name} [{' '.join(case.providers)}]", *played(case, case.providers[0]), ""]
+    for case in list(all_cases):
+        lines = [f"## {case.name} [{' '.join(case.providers)}]", *play(case, case.providers[0]), ""]
         texts.setdefault(case.table, []).extend(lines)
     for table, lines in texts.items():
-        (TABLES / f"{table}.txt").write_text("\n".join(lines), encoding="utf-8")
+        (tables / f"{table}.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_tables(cases(), TABLES, played)
