@@ -79,23 +79,6 @@ async def test_a_session_approval_does_not_cover_other_facts(url):
         assert (["/srv/data", "/srv/data"], {"path": "/etc"}, {"path": "/etc"}) == (files.deleted, asked.facts, again.facts)
 
 
-async def test_stored_decision_does_not_apply_to_other_facts(url):
-    files = LinkedFiles()
-    async with service_at(url) as service:
-        service.leave()
-        task, _ = await ask(service, executor=files.executor(service))
-        await stop(task)
-    async with service_at(url) as service:
-        [asked] = await waiting(service)
-        await service.decide(asked.id, "approve")
-        files.leads["/a"] = "/etc"
-        task, other = await ask(service, executor=files.executor(service))
-        await stop(task)
-        files.leads["/a"] = "/srv/data"
-        await running_calls(files.executor(service), call_of())
-        assert ({"path": "/etc"}, ["/srv/data"]) == (other.facts, files.deleted)
-
-
 @pytest.mark.parametrize("facts", [{}, {"path": "/tmp"}, {"path": "/srv/data", "more": 1}])
 async def test_request_with_tampered_facts_is_not_decided(facts):
     async with service_at() as service:

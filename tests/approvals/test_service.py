@@ -168,34 +168,6 @@ async def test_a_session_approval_covers_other_calls_of_the_tool_in_the_session_
         )
 
 
-async def test_a_session_approval_survives_a_restart_and_expires(url):
-    clock, files = Clock(), Files()
-    async with service_at(url, clock=clock) as service:
-        await decided(service, "approve_session", call_of("/a"), files=files)
-    async with service_at(url, clock=clock, session=100) as service:
-        executor = executor_of(service, files)
-        clock.now += 99
-        await running_calls(executor, call_of("/b"))
-        clock.now += 1
-        task, _ = await ask(service, call_of("/c"), executor=executor)
-        await stop(task)
-    assert ["/a", "/b"] == files.deleted
-
-
-async def test_a_session_approval_resolves_pending_requests(url):
-    files = Files()
-    async with service_at(url) as service:
-        task = running_calls(
-            executor_of(service, files), *(call_of(f"/{n}", call_id=str(n)) for n in range(4)), call_of("/x", "show", "9")
-        )
-        pending = await waiting(service, 5)
-        await service.decide(next(each.id for each in pending if each.tool == "delete"), "approve_session", by="ann")
-        [left] = await waiting(service, 1)
-        await service.decide(left.id, "deny")
-        executions = await task
-        assert (["/0", "/1", "/2", "/3"], True, "show") == (sorted(files.deleted), executions[-1].is_error, left.tool)
-
-
 async def test_a_session_approval_with_scope_call_covers_the_same_arguments_only(url):
     files = Files()
     async with service_at(url, policy(session="call")) as service:
@@ -266,14 +238,6 @@ async def test_resumed_run_waits_for_its_existing_request(url):
         await service.decide(other.id, "deny")
         await asyncio.wait([first, second])
     assert ["/a"] == files.deleted
-
-
-async def test_denial_given_meanwhile_is_used_once(url):
-    clock = Clock()
-    request = await orphaned_request(url, clock)
-    async with service_at(url, clock=clock) as service:
-        await service.decide(request.id, "deny", reason="no")
-        assert [denied_by_person("no")] == contents(await running_calls(executor_of(service, Files()), call_of()))
 
 
 async def test_unused_decision_expires(url):

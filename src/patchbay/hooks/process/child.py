@@ -91,8 +91,8 @@ class ProcessSpec:
 
     ``command`` is its argv, ``folder`` its working directory. ``env`` is added to the variables of ours that it inherits: those
     in ``inherit`` (names or patterns as ``LC_*``), None for BASE_ENVIRONMENT. ``modes`` are of MODES; ``kinds`` are the
-    events that it observes (None: all). With ``fail_closed`` its failures deny (``HookManager.mount``), and so do parts of a
-    reply that are not understood; with ``strict`` any oddity makes a reply a failure; ``flat_context`` adds ``channel`` and
+    events that it observes (None: all). With ``fail_closed`` its failures deny (``HookManager.mount``); with that or with
+    ``strict`` a reply with an unknown member, or in a flat form, is a failure. ``flat_context`` adds ``channel`` and
     ``chat_id`` as old hosts did. ``media_folder`` is where it may leave files for the user or the model.
     """
 
