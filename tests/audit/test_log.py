@@ -299,7 +299,7 @@ async def test_lost_records_match_any_filter_of_their_time(tmp_path, blocked_wri
 
 
 def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(audit_log, "RETRIES", (0.01,))
+    monkeypatch.setattr(audit_log, "RETRY_LONGEST", 0.01)
     folder = tmp_path / "later"
 
     async def work():
@@ -323,7 +323,7 @@ def test_failed_audit_writes_are_logged_and_retried(tmp_path, caplog, monkeypatc
 
 
 def test_commit_with_a_lost_response_is_stored_once(url, monkeypatch):
-    monkeypatch.setattr(audit_log, "RETRIES", (0.01,))
+    monkeypatch.setattr(audit_log, "RETRY_LONGEST", 0.01)
     real = audit_log.Database.write_from_thread
     broken = []
 

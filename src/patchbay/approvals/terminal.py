@@ -13,9 +13,11 @@ import json
 import os
 import re
 import time
+from collections import deque
 from dataclasses import replace
 from typing import Any, Final
 
+from patchbay._subprocess import LineReader, Overlong
 from patchbay._text import printable
 from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 
@@ -167,26 +169,23 @@ class LineBuffer:
     """Splits typed bytes into lines; a line that is too long becomes an empty one."""
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._too_long = False
+        self.clear()
 
     def feed(self, data: bytes) -> None:
         """Add typed bytes."""
-        self._buffer += data
-        if len(self._buffer) > MAX_LINE and b"\n" not in self._buffer:
-            self._buffer, self._too_long = b"", True
+        self._lines += self._reader.feed(data)
 
     def next(self) -> str | None:
         """Return the next complete line, or None."""
-        line, end, rest = self._buffer.partition(b"\n")
-        if not end:
+        if not self._lines:
             return None
-        too_long, self._too_long, self._buffer = self._too_long or len(line) > MAX_LINE, False, rest
-        return "" if too_long else line.decode("utf-8", "replace")
+        line = self._lines.popleft()
+        return "" if isinstance(line, Overlong) else line.decode("utf-8", "replace")
 
     def clear(self) -> None:
         """Discard what was typed."""
-        self._buffer, self._too_long = b"", False
+        self._reader = LineReader(MAX_LINE)
+        self._lines: deque[bytes | Overlong] = deque()
 
 
 class TerminalApprover:

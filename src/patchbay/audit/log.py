@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
+from patchbay._backoff import Backoff
 from patchbay.audit.entries import AuditDecision, AuditEntry, AuditPage, AuditQuery
 from patchbay.database import Database
 from patchbay.errors import ConfigurationError
@@ -36,8 +37,9 @@ MAX_WAITING: Final = 10_000
 LINGER: Final = 0.05
 """Seconds that a record waits for others, to share a transaction."""
 
-RETRIES: Final = (0.5, 1.0, 2.0, 5.0, 15.0)
-"""Seconds between attempts to write a batch; the last one repeats."""
+RETRY_FIRST: Final = 0.5
+RETRY_LONGEST: Final = 15.0
+"""Seconds between attempts to write a batch, doubled each time."""
 
 DELETE_LIMIT: Final = 2000
 """Old entries that one transaction deletes: other writers wait for it."""
@@ -277,17 +279,16 @@ class AuditLog:
 
     def _write_batch(self, batch: Sequence[tuple[int, CallRecord | _Lost]]) -> None:
         """Write a batch, with retries until it succeeds."""
-        tries = 0
+        backoff = Backoff(RETRY_FIRST, RETRY_LONGEST)
         while (error := self._try_write(batch)) is not None:
-            if tries == 0:
+            if backoff.failures == 0:
                 _logger.error("Could not write the audit, retrying: %s: %s", type(error).__name__, error)
             with self._lock:
                 waiters, self._waiters = self._waiters, []
                 self._hurry.clear()
             _resolve(waiters, error)
-            self._hurry.wait(RETRIES[min(tries, len(RETRIES) - 1)])
-            tries += 1
-        if tries:
+            self._hurry.wait(backoff.fail())
+        if backoff.failures:
             _logger.warning("Writing the audit works again")
         with self._lock:
             self._written += len(batch)
