@@ -300,18 +300,6 @@ async def test_progress_is_streamed_and_the_result_is_the_last_line(tmp_path):
         assert (b"", b"") == (bytes(kept), await answer.read())
 
 
-async def test_progress_received_with_the_result_precedes_it(tmp_path):
-    async with connected(tmp_path) as (plugin, calls), served(calls) as url, send_call(url) as asking:
-        [trigger] = await plugin.receive(Trigger)
-        for number in range(100):
-            plugin.connection.send(Progress(req_id=trigger.req_id, fraction=number / 100))
-        await plugin.answer(trigger, "done")
-        answer, kept = await asking, bytearray()
-        lines = [await line_of(answer, kept) for _ in range(101)]
-        assert [{"progress": {"fraction": number / 100}} for number in range(100)] == lines[:100]
-        assert {"output": "done", "is_error": False} == lines[100]
-
-
 @pytest.mark.parametrize(
     ("headers", "call"),
     [([], ""), ([(b"Accept", b"*/*")], ""), ([(b"Accept", b"application/json")], ""), (IN_LINES, "another")],

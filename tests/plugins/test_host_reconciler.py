@@ -168,36 +168,60 @@ async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff(
         assert "active" == outcome.states[-1][2]
 
 
-async def test_refused_registration_reports_its_reason_and_is_retried():
+def refuse(server):
+    server.refuse["one"] = "cross-source overwrite refused"
+
+
+def add_the_role(server):
+    server.tools["eve"] = {}
+    server.changed()
+
+
+CONFLICT = "ann: cross-source overwrite refused; ben: cross-source overwrite refused"
+
+
+@pytest.mark.parametrize(
+    ("role", "spoil", "state", "reason", "repair"),
+    [
+        (None, refuse, "refused", CONFLICT, lambda server: server.refuse.clear()),
+        (None, lambda server: server.fail.add("one"), "pending", "503", lambda server: server.fail.clear()),
+        ("eve", lambda _server: None, "refused", "unknown role: eve", add_the_role),
+    ],
+    ids=["a conflict", "no answer", "no such role"],
+)
+async def test_a_tool_that_is_not_accepted_is_reported_and_tried_again(role, spoil, state, reason, repair):
     async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        server.refuse["one"] = "cross-source overwrite refused"
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "refused")
-        assert "ann: cross-source overwrite refused; ben: cross-source overwrite refused" == outcome.states[0][3]
-        server.refuse.clear()
+        spoil(server)
+        desire(reconciler, desired_tool("one", role=role))
+        await outcome.until("p", "one", state)
+        assert reason in outcome.states[0][3]
+        repair(server)
         await outcome.until("p", "one", "active")
+        assert {"one"} == server.names(role or "ann")
 
 
-async def test_tool_waits_for_its_role():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        desire(reconciler, desired_tool("one", role="eve"))
-        await outcome.until("p", "one", "refused")
-        assert "unknown role: eve" == outcome.states[0][3]
-        server.tools["eve"] = {}
-        server.changed()
-        await outcome.until("p", "one", "active")
-        assert {"one"} == server.names("eve")
-        assert set() == server.names("ann")
+WANTS_TOKEN = "the server wants a token: --token-file FILE (or PATCHBAY_TOKEN_FILE)"
 
 
-async def test_invalid_response_is_not_a_refusal():
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        server.fail.add("one")
-        desire(reconciler, desired_tool("one"))
-        await outcome.until("p", "one", "pending")
-        assert "503" in outcome.states[0][3]
-        server.fail.clear()
-        await outcome.until("p", "one", "active")
+@pytest.mark.parametrize(
+    ("shown", "reserved", "reason"),
+    [(None, False, WANTS_TOKEN), ("wrong", False, "the server does not take the token: Unauthorized"), (None, True, WANTS_TOKEN)],
+)
+async def test_a_server_that_wants_a_token_is_reported_once(caplog, shown, reserved, reason):
+    async with ToolServer() as server:
+        server.token, server.reserved = (None if reserved else "right"), reserved
+        async with reconciling(server.url, token=lambda: shown) as (reconciler, outcome):
+            for name in ("one", "two"):
+                desire(reconciler, desired_tool(name))
+            for name in ("one", "two"):
+                await outcome.until("p", name, "refused")
+            assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
+            server.token, server.reserved = shown, False
+            for name in ("one", "two"):
+                await outcome.until("p", name, "active")
+    assert [f"No tool can be registered: {reason}"] == [
+        each.getMessage() for each in caplog.records if each.levelname == "WARNING"
+    ]
 
 
 async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept():
@@ -291,42 +315,6 @@ async def test_token_is_sent_and_read_again_after_a_refusal():
         async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
             await outcome.until("p", "one", "active")
-
-
-@pytest.mark.parametrize(
-    ("shown", "reason"),
-    [
-        (None, "the server wants a token: --token-file FILE (or PATCHBAY_TOKEN_FILE)"),
-        ("wrong", "the server does not take the token: Unauthorized"),
-    ],
-)
-async def test_tools_are_refused_where_the_server_wants_a_token_and_that_is_logged_once(caplog, shown, reason):
-    async with ToolServer() as server:
-        server.token = "right"
-        async with reconciling(server.url, token=lambda: shown) as (reconciler, outcome):
-            desire(reconciler, desired_tool("one"))
-            desire(reconciler, desired_tool("two"))
-            await outcome.until("p", "one", "refused")
-            await outcome.until("p", "two", "refused")
-            assert {"one": ("refused", reason), "two": ("refused", reason)} == reconciler.manage("p").states()
-            server.token = shown
-            await outcome.until("p", "one", "active")
-            await outcome.until("p", "two", "active")
-    assert [f"No tool can be registered: {reason}"] == [
-        each.getMessage() for each in caplog.records if each.levelname == "WARNING"
-    ]
-
-
-async def test_source_reserved_for_token_holders_is_reported(caplog):
-    async with ToolServer() as server:
-        server.reserved = True
-        async with reconciling(server.url) as (reconciler, outcome):
-            desire(reconciler, desired_tool("one"))
-            desire(reconciler, desired_tool("two"))
-            for name in ("one", "two"):
-                await outcome.until("p", name, "refused")
-                assert "the server wants a token: --token-file FILE" in reconciler.manage("p").states()[name][1]
-    assert 1 == sum("wants a token" in each.getMessage() for each in caplog.records)
 
 
 async def test_tool_waiting_for_a_server_names_the_unreachable_one(caplog):

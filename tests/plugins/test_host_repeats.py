@@ -188,61 +188,35 @@ async def test_overlong_or_repeated_key_is_refused(headers, status):
 # What is kept, and how long.
 
 
-def stored_result(repeats, key):
-    """What a call of this key is answered with; None where it would run."""
-    return repeats.find(key, b"d")
+def finish(cache, key, body):
+    cache.begin(key, b"d", f"r-{key}")
+    cache.end(key, body)
 
 
-def finish(repeats, key, body):
-    repeats.begin(key, b"d", f"r-{key}")
-    repeats.end(key, body)
-
-
-def test_results_expire():
+def test_answers_are_kept_for_a_time_and_a_number_and_dropped_for_their_size():
     clock = Clock()
-    repeats = IdempotencyCache(most=10, bytes_most=100, seconds=60.0, clock=clock)
-    finish(repeats, "a", b"1")
-    clock.now = 59.9
-    finish(repeats, "b", b"2")
-    assert (b"1", b"2") == (stored_result(repeats, "a"), stored_result(repeats, "b"))
-    clock.now = 60.1
-    assert (None, b"2") == (stored_result(repeats, "a"), stored_result(repeats, "b"))
-
-
-def test_stored_results_are_bounded_and_the_oldest_evicted():
-    repeats = IdempotencyCache(most=3, bytes_most=100, seconds=60.0)
-    for number in range(5):
-        finish(repeats, f"{number}", b"x")
-    assert [None, None, b"x", b"x", b"x"] == [stored_result(repeats, f"{number}") for number in range(5)]
-    assert 3 == len(repeats)
-
-
-def test_oversized_results_are_stored_as_markers():
-    repeats = IdempotencyCache(most=10, bytes_most=10, seconds=60.0)
-    finish(repeats, "a", b"12345678")
-    finish(repeats, "b", b"1234")
-    finish(repeats, "huge", b"12345678901")
-    assert b"1234" == stored_result(repeats, "b")
+    cache = IdempotencyCache(most=3, bytes_most=10, seconds=60.0, clock=clock)
+    for key, body in (("0", b"x"), ("a", b"12345678"), ("b", b"1234"), ("huge", b"12345678901")):
+        finish(cache, key, body)
+    assert (3, None, b"1234") == (len(cache), cache.find("0", b"d"), cache.find("b", b"d"))
     for key in ("a", "huge"):
-        text = json.loads(stored_result(repeats, key))
+        text = json.loads(cache.find(key, b"d"))
         assert ("ANSWER_NOT_KEPT", "answer_not_kept") == (text["error"], text["code"])
-        assert "was carried out" in text["output"]["error"]
+    clock.now = 59.9
+    finish(cache, "c", b"2")
+    clock.now = 60.1
+    assert (None, b"2", 1) == (cache.find("b", b"d"), cache.find("c", b"d"), len(cache))
 
 
-def test_running_call_is_found_by_its_key_after_any_time():
+def test_a_running_call_is_found_after_any_time_and_one_that_did_not_run_is_not_kept():
     clock = Clock()
-    repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0, clock=clock)
-    repeats.begin("a", b"d", "r1")
+    cache = IdempotencyCache(most=1, bytes_most=1, seconds=1.0, clock=clock)
+    cache.begin("a", b"d", "r1")
     clock.now = 1000.0
-    finish(repeats, "b", b"x")
-    finish(repeats, "c", b"x")
-    assert "r1" == stored_result(repeats, "a")
+    finish(cache, "b", b"x")
+    finish(cache, "c", b"x")
+    assert "r1" == cache.find("a", b"d")
     with pytest.raises(KeyReusedError):
-        repeats.find("a", b"e")
-
-
-def test_call_that_did_not_run_is_not_stored():
-    repeats = IdempotencyCache(most=1, bytes_most=1, seconds=1.0)
-    repeats.begin("a", b"d", "r1")
-    repeats.end("a", None)
-    assert (None, 0) == (stored_result(repeats, "a"), len(repeats))
+        cache.find("a", b"e")
+    cache.end("a", None)
+    assert None is cache.find("a", b"e")

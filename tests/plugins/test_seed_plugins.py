@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import SimpleQueue
 
 import pytest
 
 from patchbay.plugins.protocol import StartupResult
 from patchbay.testing import run_plugin
-from plugins.host_rig import BOUND, RigHost, run
+from plugins.host_rig import RigHost, run
 from support.seed_lifecycle import LIFECYCLE
+from tools_server.rig import serving
 
 ENGLISH = """
 from plugin.sdk.plugin import neko_plugin, NekoPluginBase, llm_tool, lifecycle, Ok
@@ -134,37 +131,18 @@ async def test_the_recommended_plugin_runs_as_printed(tmp_path, source, city, we
 def test_the_full_lifecycle_pattern_registers_and_unregisters_by_itself(monkeypatch):
     if importlib.util.find_spec("httpx") is None:  # newer openai clients bring its successor, of the same names
         monkeypatch.setitem(sys.modules, "httpx", importlib.import_module("httpx2"))
-    asked: SimpleQueue[tuple[str, dict[str, object]]] = SimpleQueue()
 
-    class Main(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = b'{"ok": true}'
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-            asked.put((self.path, body))
-
-        def log_message(self, *args): ...
-
-    async def main(names):
+    async def main(server, names):
         async with run_plugin(names["WeatherPlugin"]):
-            path, body = await asyncio.to_thread(asked.get, timeout=BOUND)
-            assert ("/api/tools/register", "my_plugin") == (path, body["source"])
-            # The example keeps no hold on its task: wait for it, so that it is not cut off in the middle of closing its client.
+            # The example keeps no hold on its task: wait for it.
             await asyncio.gather(*(task for task in asyncio.all_tasks() if "register_with_retry" in repr(task)))
-        assert ("/api/tools/unregister", {"name": "get_weather", "role": None}) == asked.get(timeout=BOUND)
+            assert "my_plugin" == (await asyncio.to_thread(server.tools))["get_weather"]["source"]
+        assert {} == await asyncio.to_thread(server.tools)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Main) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            names: dict[str, object] = {"__name__": "weather"}
-            exec(with_our_import(PLUGIN).replace("48911", str(server.server_port)), names)
-            run(main(names))
-        finally:
-            server.shutdown()
+    with serving() as server:
+        names: dict[str, object] = {"__name__": "weather"}
+        exec(with_our_import(PLUGIN).replace("48911", str(server.port)), names)
+        run(main(server, names))
 
 
 async def test_tools_of_the_imperative_way_and_the_error_shape_are_as_documented():

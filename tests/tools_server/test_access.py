@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from patchbay.errors import ConfigurationError
 from patchbay.server.auth import TRUSTED, AccessMiddleware
 from patchbay.server.settings import ToolsSettings, listed, read_token
+from tools_server.dialogues import WIRE
 from tools_server.rig import BOUND, TOKEN, serving
 
 LOCAL = [("host", "127.0.0.1:48911")]
@@ -57,37 +59,28 @@ def guarded_request(
     return sent[0]["status"], json.loads(sent[1]["body"]), read
 
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::FFFF:127.0.0.1", "localhost"])
-def test_local_programs_are_admitted(peer: str) -> None:
-    assert 200 == guarded_request(peer=(peer, 5))[0]
+ROW = re.compile(r"(\S+) (.*)  ->  (\d+) ?(\w*)")
+ROWS = [row.groups() for line in (WIRE / "access.txt").read_text().splitlines() if (row := ROW.fullmatch(line))]
 
 
-@pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.2", "::2", "::ffff:10.0.0.1", "fe80::1", "", "testclient", None])
-def test_other_machines_are_403_before_their_body(peer: str | None) -> None:
-    status, body, read = guarded_request([*LOCAL, ("content-type", "application/json")], peer=peer and (peer, 5), method="POST")
-    assert (403, "not_local", 0) == (status, body["error_code"], read)
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1", "127.0.0.1:1", "127.9.9.9:65535", "localhost", "LocalHost:80", "localhost.", "localhost.:80", "[::1]", "[::1]:5",
-     "[::ffff:127.0.0.1]:5"],
-)  # fmt: skip
-def test_a_host_of_this_machine_is_taken(host: str) -> None:
-    assert 200 == guarded_request([("host", host)])[0]
-
-
-@pytest.mark.parametrize(
-    "hosts",
-    [[], ["127.0.0.1", "127.0.0.1"], ["localhost", "evil.com"], ["evil.com"], ["evil.com:48911"], ["127.0.0.1.nip.io"], ["10.0.0.1"],
-     ["localhost:0"], ["localhost:65536"], ["localhost:"], ["localhost:x"], ["localhost:1:2"], [""], ["::1"], ["[::1"], ["0.0.0.0"],
-     ["localhost/evil.com"], ["a@localhost"], ["localhost, evil.com"], [" localhost"], ["localhost.evil.com"], ["*"], ["[localhost]x"],
-     ["127.1"], ["2130706433"], ["\xb9\xb2\xb7.0.0.1"], ["testserver"]],
-)  # fmt: skip
-def test_any_other_host_is_400(hosts: list[str]) -> None:
-    status, body, _ = guarded_request([("host", host) for host in hosts])
-    assert "--allow-host NAME" in body.pop("hint")
-    assert (400, {"ok": False, "error_code": "untrusted_host", "error": "Invalid Host header"}) == (status, body)
+@pytest.mark.parametrize(("part", "value", "status", "code"), ROWS)
+def test_who_is_let_in_is_decided_before_the_body_is_read(part: str, value: str, status: str, code: str) -> None:
+    """A request that is let in has its body passed on in one piece."""
+    given: Any = json.loads(value)
+    headers = [("content-type", "application/json"), *LOCAL]
+    peer = (given and (given, 5)) if part == "peer" else ("127.0.0.1", 5)
+    if part != "peer":
+        headers = [each for each in headers if each[0] != part] + [(part, each) for each in given]
+    token = TOKEN if part == "authorization" else None
+    answered, answer, read = guarded_request(
+        headers, peer=peer, method="POST", body=[b"12345", b"67890"], max_body_size=10, token=token
+    )
+    assert int(status) == answered
+    if answered == 200:
+        assert ({"trusted": code == "trusted", "body": "1234567890", "more": False}, 2) == (answer, read)
+    else:
+        assert 0 == read
+        assert code in ("", answer.get("error_code"))
 
 
 def test_hosts_can_be_listed_and_a_star_alone_is_passed_over() -> None:
@@ -99,33 +92,10 @@ def test_hosts_can_be_listed_and_a_star_alone_is_passed_over() -> None:
         assert status == guarded_request([("host", host)], allowed_hosts=allowed)[0], host
 
 
-@pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:5", "HTTP://LOCALHOST:80"])
-def test_local_pages_are_admitted(origin: str) -> None:
-    assert 200 == guarded_request([*LOCAL, ("origin", origin)])[0]
-
-
-@pytest.mark.parametrize(
-    "origins",
-    [["https://evil.com"], ["null"], [""], ["http://localhost", "http://localhost"], ["http://localhost.evil.com"], ["file://"],
-     ["http://localhost@evil.com"], ["http://evil.com#localhost"], ["chrome-extension://localhost"], ["http://localhost/x"],
-     ["http://127.0.0.1.nip.io"], ["localhost"], ["http://localhost:99999"], ["http://[::1"]],
-)  # fmt: skip
-def test_page_of_another_site_is_403(origins: list[str]) -> None:
-    status, body, _ = guarded_request([*LOCAL, *(("origin", origin) for origin in origins)])
-    assert (403, "untrusted_origin") == (status, body["error_code"])
-
-
 def test_origins_can_be_listed() -> None:
     assert (
         200 == guarded_request([*LOCAL, ("origin", "https://App.example.com")], allowed_origins=("https://app.example.com/",))[0]
     )
-
-
-@pytest.mark.parametrize("name", ["x-forwarded-for", "X-Forwarded-Host", "forwarded", "x-real-ip", "cf-connecting-ip"])
-@pytest.mark.parametrize("value", ["127.0.0.1", "8.8.8.8", ""])
-def test_request_through_an_unconfigured_proxy_is_403(name: str, value: str) -> None:
-    status, body, _ = guarded_request([*LOCAL, (name, value)])
-    assert (403, "unexpected_proxy") == (status, body["error_code"])
 
 
 def test_request_through_a_configured_proxy_needs_the_token() -> None:
@@ -137,61 +107,17 @@ def test_request_through_a_configured_proxy_needs_the_token() -> None:
         assert (200, True) == (status, seen["trusted"])
 
 
-@pytest.mark.parametrize(
-    ("value", "status", "trusted"),
-    [(None, 200, False), (f"Bearer {TOKEN}", 200, True), (f"bearer  {TOKEN}", 200, True), ("Bearer wrong", 401, None),
-     (TOKEN, 401, None), (f"Basic {TOKEN}", 401, None), (f"Bearer {TOKEN}x", 401, None), ("Bearer ", 401, None)],
-)  # fmt: skip
-def test_the_token_raises_trust_and_a_wrong_one_is_401(value: str | None, status: int, trusted: bool | None) -> None:
-    headers = [*LOCAL, *([("authorization", value)] if value is not None else [])]
-    answered, body, _ = guarded_request(headers, token=TOKEN)
-    assert (status, trusted) == (answered, body.get("trusted"))
-
-
-def test_the_token_among_several_authorizations_is_401() -> None:
-    shown = [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer wrong")]
-    assert 401 == guarded_request([*LOCAL, *shown], token=TOKEN)[0]
-
-
 def test_authorization_is_ignored_without_a_configured_token() -> None:
     status, seen, _ = guarded_request([*LOCAL, ("authorization", "Bearer anything")])
     assert (200, False) == (status, seen["trusted"])
 
 
-@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"])
-def test_a_json_body_is_passed_on_whole(kind: str) -> None:
-    headers = [*LOCAL, ("content-type", kind)]
-    assert (200, {"trusted": False, "body": "abc", "more": False}, 2) == guarded_request(
-        headers, method="POST", body=[b"a", b"bc"]
-    )
-
-
-@pytest.mark.parametrize("kinds", [[], ["text/plain"], ["application/x-www-form-urlencoded"], ["multipart/form-data"], [""],
-                                   ["application/json", "text/plain"], ["application/jsonx"], ["text/plain; application/json"]])  # fmt: skip
-def test_body_of_another_type_is_422_and_not_read(kinds: list[str]) -> None:
-    status, body, read = guarded_request([*LOCAL, *(("content-type", kind) for kind in kinds)], method="POST")
-    assert (422, "model_attributes_type", ["body"], 0) == (status, body["detail"][0]["type"], body["detail"][0]["loc"], read)
-
-
 JSON = [*LOCAL, ("content-type", "application/json")]
-
-
-def test_a_body_that_is_declared_too_large_is_413_and_not_read() -> None:
-    status, body, read = guarded_request([*JSON, ("content-length", "11")], method="POST", max_body_size=10)
-    assert (413, "request_too_large", 0) == (status, body["error_code"], read)
 
 
 def test_a_body_that_grows_too_large_is_413_and_read_no_further() -> None:
     status, body, read = guarded_request(JSON, method="POST", body=[b"x" * 6] * 5, max_body_size=10)
     assert (413, "request_too_large", 2) == (status, body["error_code"], read)
-
-
-def test_a_body_of_exactly_the_limit_is_taken() -> None:
-    assert 200 == guarded_request([*JSON, ("content-length", "10")], method="POST", body=[b"x" * 10], max_body_size=10)[0]
-
-
-def test_non_numeric_length_is_400() -> None:
-    assert 400 == guarded_request([*JSON, ("content-length", "-1")], method="POST")[0]
 
 
 def test_websockets_are_refused() -> None:
