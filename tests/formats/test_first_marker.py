@@ -10,7 +10,7 @@ import pytest
 from patchbay import StreamParser, parse
 from patchbay.errors import ConfigurationError
 from patchbay.formats import FORMATS
-from patchbay.formats.parser import Plan
+from patchbay.formats.parser import FormatPlan
 from patchbay.formats.values.tool_names import make_rules
 
 from .cuts import read
@@ -58,7 +58,7 @@ def test_prefilled_beginning_reaches_its_reader(monkeypatch: pytest.MonkeyPatch)
         return [parse(case.text, tools, format=way, generate_id="call_{}".format, **case.options) for tools, way in given]
 
     expected = {case.id: replies(case) for case in cases()}
-    monkeypatch.setattr(Plan, "may_open", lambda *_: True)
+    monkeypatch.setattr(FormatPlan, "may_open", lambda *_: True)
     assert expected == {case.id: replies(case) for case in cases()}
 
 

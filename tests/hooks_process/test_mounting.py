@@ -14,7 +14,7 @@ from patchbay import ToolCall
 from patchbay.errors import ConfigurationError
 from patchbay.executor import Executor
 from patchbay.hooks import DenyTool, HookManager
-from patchbay.hooks.config import Outcome, mount_configured, parse_hooks_config
+from patchbay.hooks.config import MountedHook, mount_configured, parse_hooks_config
 from patchbay.loop import turn
 from patchbay.testing import ScriptedModel
 
@@ -50,7 +50,7 @@ async def test_configured_hooks_are_called_in_turns(tmp_path):
     command = script(tmp_path, DENYING % "configured")
     async with new_manager() as manager:
         configured = await mount_configured(manager, config({"h": entry(command)}, policy={"edit_system": True}))
-        assert (Outcome("h"),) == configured.outcomes
+        assert (MountedHook("h"),) == configured.outcomes
         assert manager.policy.edit_system
         assert ["Tool execution denied by hook: configured"] == results(await take_turn(manager))
         pid = process_of(manager).pid
@@ -117,7 +117,7 @@ async def test_an_optional_hook_that_does_not_start_is_reported_and_left_out(tmp
         processes = {"bad": entry(script(tmp_path, "sys.exit('broken')", name="bad")), "good": entry(script(tmp_path, ""))}
         configured = await mount_configured(manager, config(processes))
         bad, good = configured.outcomes
-        assert ("bad", "hook.hello failed: exit status 1 (broken)", Outcome("good")) == (bad.name, bad.problem, good)
+        assert ("bad", "hook.hello failed: exit status 1 (broken)", MountedHook("good")) == (bad.name, bad.problem, good)
         assert ["good"] == [each.name for each in manager.mounted]
     assert "The hook 'bad' is left out: hook.hello failed: exit status 1 (broken)" in caplog.text
 
@@ -147,7 +147,7 @@ async def test_hellos_are_at_the_same_time(tmp_path):
     two = script(tmp_path, body.format(mine=str(theirs), theirs=str(mine)), name="two")
     async with new_manager() as manager:
         configured = await mount_configured(manager, config({"one": entry(one), "two": entry(two)}))
-        assert (Outcome("one"), Outcome("two")) == configured.outcomes
+        assert (MountedHook("one"), MountedHook("two")) == configured.outcomes
 
 
 async def test_cancelled_start_stops_started_hooks(tmp_path):
@@ -191,7 +191,7 @@ async def test_hook_stays_mounted_if_its_successor_fails_to_start(tmp_path):
             await configured.reload(config({"guard": entry(guard), "new": entry(other)}, policy={"edit_system": True}))
         assert before == {each.name: each.hook.pid for each in manager.mounted}
         assert ["Tool execution denied by hook: old"] == results(await take_turn(manager))
-        assert (not manager.policy.edit_system, (Outcome("guard"), Outcome("other"))) == (True, configured.outcomes)
+        assert (not manager.policy.edit_system, (MountedHook("guard"), MountedHook("other"))) == (True, configured.outcomes)
         await configured.reload(config({}))
         assert () == manager.mounted
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 import patchbay
-from patchbay.plugins.connection import MAX_HELLO_BYTES, Connection
+from patchbay.plugins.connection import MAX_HELLO_BYTES, MessageConnection
 from patchbay.plugins.protocol import (
     ENTRY_PREFIX,
     Bootstrap,
@@ -46,7 +46,7 @@ def write_plugin(folder: Path, source: str, toml: str = "") -> Path:
     return folder
 
 
-class RigConnection(Connection):
+class RigConnection(MessageConnection):
     """A connection whose transport tests may write to."""
 
     transport: asyncio.BaseTransport

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from patchbay.plugins.connection import DROP_ABOVE, MAX_UNSENT, Connection, FrameReader, encode
+from patchbay.plugins.connection import DROP_ABOVE, MAX_UNSENT, FrameReader, MessageConnection, encode
 from patchbay.plugins.errors import FrameError
 from patchbay.plugins.protocol import Begun, Ping, Progress, Result, Trigger
 
@@ -25,7 +25,7 @@ class End:
         self.closed = asyncio.get_running_loop().create_future()
         self.handled = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.connection = Connection(self._on_message, self.closed.set_result, **options)
+        self.connection = MessageConnection(self._on_message, self.closed.set_result, **options)
         self.peer = FrameReader()
         received = self.connection.data_received
 

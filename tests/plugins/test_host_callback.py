@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from patchbay.plugins import envelope
-from patchbay.plugins.connection import Connection
+from patchbay.plugins.connection import MessageConnection
 from patchbay.plugins.host.callback import CallbackApp, Target
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
@@ -57,7 +57,7 @@ async def connected(tmp_path, calls=None):
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    class HostEnd(Connection):
+    class HostEnd(MessageConnection):
         def connection_made(self, transport):
             super().connection_made(transport)
             ready.set_result(self)
@@ -71,7 +71,7 @@ async def connected(tmp_path, calls=None):
 
     server = await loop.create_unix_server(lambda: HostEnd(take, lambda _: calls.detach(plugin.host_end)), str(tmp_path / "s"))
     _, plugin.connection = await loop.create_unix_connection(
-        lambda: Connection(plugin.on_message, lambda _error: None, is_worker=True), str(tmp_path / "s")
+        lambda: MessageConnection(plugin.on_message, lambda _error: None, is_worker=True), str(tmp_path / "s")
     )
     plugin.host_end = await ready
     calls.attach(plugin.host_end)

@@ -27,11 +27,11 @@ from patchbay.formats.spec import Format, OpeningReader, ReasoningMarkers, Regio
 from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rules
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Reply
 
-Route = Callable[["Readers"], Region]
+Route = Callable[["RegionReaders"], Region]
 """Selects the reader of a marker, creating it at its first use."""
 
 
-class Plan:
+class FormatPlan:
     """The compiled form of a format (or of all), with a reasoning tag. ``implicit``: calls without markers are read too."""
 
     def __init__(self, format: str | Format, reasoning_tag: str) -> None:  # noqa: A002 - the name the API fixes
@@ -72,7 +72,7 @@ class Plan:
         """Map each marker that opens calls to its reader."""
         openers: dict[str, Route] = dict.fromkeys(self.wrappers.by_opener, lambda readers: readers.wrappers.open)
         for region in self.regions:
-            openers |= dict.fromkeys(region.markers, partial(Readers.custom_region, factory=region))
+            openers |= dict.fromkeys(region.markers, partial(RegionReaders.custom_region, factory=region))
         return openers
 
     def _routes(self) -> dict[str, Route]:
@@ -107,18 +107,18 @@ class Plan:
 
 
 @lru_cache(maxsize=64)
-def plan_of(format: str | Format, reasoning_tag: str) -> Plan:  # noqa: A002 - the name the API fixes
+def plan_of(format: str | Format, reasoning_tag: str) -> FormatPlan:  # noqa: A002 - the name the API fixes
     """Return the cached plan for these options. Raises ConfigurationError."""
-    return Plan(format, reasoning_tag)
+    return FormatPlan(format, reasoning_tag)
 
 
-class Readers:
+class RegionReaders:
     """The readers of one text, each created when first needed.
 
     ``prefilled``: the prompt opened the reasoning (None: decide by the text).
     """
 
-    def __init__(self, plan: Plan, context: Context, *, prefilled: bool | None) -> None:
+    def __init__(self, plan: FormatPlan, context: Context, *, prefilled: bool | None) -> None:
         self.plan = plan
         self.context = context
         self.prefilled = prefilled
@@ -200,7 +200,7 @@ class Readers:
 
     def _trial_readers(self, emitter: Emitter) -> Callable[[str], Region]:
         """Return a lookup of readers that emit to ``emitter``, for reading on trial."""
-        return Readers(self.plan, replace(self.context, emitter=emitter, drops=False), prefilled=False).opener
+        return RegionReaders(self.plan, replace(self.context, emitter=emitter, drops=False), prefilled=False).opener
 
 
 _new_event = object.__new__
@@ -261,7 +261,7 @@ class StreamParser:
             reasoning=reasoning,
             drops=unknown_tools == "drop",
         )
-        self._readers = readers = Readers(plan, context, prefilled=reasoning_prefilled)
+        self._readers = readers = RegionReaders(plan, context, prefilled=reasoning_prefilled)
         lines = readers.implicit if plan.implicit and context.rules.has_tools else None
         markers, region = plan.marker_set, readers.region
         if xml_tools:

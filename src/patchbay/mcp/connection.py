@@ -54,7 +54,7 @@ _NOT_RUN: Final = frozenset({types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types
 _logger = logging.getLogger(__name__)
 
 
-class Connection:
+class McpConnection:
     """The connection to ``server``. ``on_tools`` gets the server's tools whenever it has listed them, ``on_down`` its end.
 
     ``on_invalid`` gets the name of each tool whose definition breaks the protocol, and why. The server's questions are put to a

@@ -18,7 +18,7 @@ from patchbay.tools import Tool, Toolset
 from patchbay.tools.registry import DEFAULT_ROLE, Change, Registration, ToolRegistry
 
 if TYPE_CHECKING:  # the SDK: 1.9 s
-    from patchbay.mcp.connection import Connection, State
+    from patchbay.mcp.connection import McpConnection, State
     from patchbay.mcp.tools import McpTool
 
 EXTRA: Final = "pip install 'patchbay-tools[mcp]'"
@@ -183,7 +183,7 @@ class _Mount:
     """A server of a host: its connection, and its tools in the registry by name."""
 
     def __init__(self, host: McpHost, server: McpServer) -> None:
-        from patchbay.mcp.connection import Connection
+        from patchbay.mcp.connection import McpConnection
 
         self.tools: dict[str, str] = {}  # each with its definition as JSON
         self.changed: set[str] = set()
@@ -191,7 +191,9 @@ class _Mount:
         self._server = server
         self._definitions: tuple[Any, ...] = ()
         self._reported: set[str] = set()
-        self.connection: Connection = Connection(server, on_tools=self._update, on_down=self._hide, on_invalid=self._leave_out)
+        self.connection: McpConnection = McpConnection(
+            server, on_tools=self._update, on_down=self._hide, on_invalid=self._leave_out
+        )
         self.connection.start()
 
     def update_again(self) -> None:

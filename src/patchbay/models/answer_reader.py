@@ -16,7 +16,7 @@ from patchbay.models.encoder import AnswerEncoder, Out
 from patchbay.models.error_bodies import error_message, excerpt
 from patchbay.models.fast_path import BETWEEN, ChunkTemplate, decode_content, learn_template, plain_prose_end
 from patchbay.models.parts import NO_HEAD, AnswerHead, OtherFields, Part, merged_fields
-from patchbay.models.policy import Outcome
+from patchbay.models.policy import ChoiceOutcome
 from patchbay.models.wire import Choice, Chunk, ErrorEvent, SseDecoder, decode, decode_chunk, encode, sse_event
 
 _MOST_CHOICES: Final = 128
@@ -163,7 +163,7 @@ class AnswerReader(Generic[Out]):
         for choice in self.choices.values():
             choice.close(None)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[ChoiceOutcome]:
         """Return the outcome of each choice."""
         return [choice.outcome for choice in self._in_order()]
 

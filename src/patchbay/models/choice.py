@@ -10,7 +10,7 @@ from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, 
 from patchbay.formats.parser import StreamParser
 from patchbay.models.native_calls import NativeCalls
 from patchbay.models.parts import InvalidCall, OtherFields, Part
-from patchbay.models.policy import Outcome, Policy
+from patchbay.models.policy import ChoiceOutcome, Policy
 from patchbay.types import ToolCall
 
 NO_LOGPROBS: Final = b"null"
@@ -295,9 +295,9 @@ class ChoiceReader:
         self.closed = True
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ChoiceOutcome:
         """The outcome of the choice."""
-        return Outcome(
+        return ChoiceOutcome(
             calls=self._calls,
             invalid=self._invalid,
             native=len(self._native) > 0,

@@ -23,7 +23,7 @@ from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncode
 from patchbay.models.native_calls import NativeCalls
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import (
-    Outcome,
+    ChoiceOutcome,
     ask_for_answer,
     ask_for_arguments,
     ask_for_choice,
@@ -125,7 +125,7 @@ class Exchange(Generic[Out]):
         """How often the model was asked again, and for what."""
         self.reasons: list[str] = []
         """Why the model was asked again, in words."""
-        self._outcomes: Sequence[Outcome] = ()
+        self._outcomes: Sequence[ChoiceOutcome] = ()
         self._usage: Any = None
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
@@ -376,7 +376,7 @@ class Exchange(Generic[Out]):
         self._settle_mode(called=called)
         return Verdict.AGAIN if self._must_ask_again(outcomes) else Verdict.ACCEPTED
 
-    def _may_have_dropped_tools(self, outcomes: Sequence[Outcome], usage: Any) -> bool:
+    def _may_have_dropped_tools(self, outcomes: Sequence[ChoiceOutcome], usage: Any) -> bool:
         """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
         if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.broken for outcome in outcomes):
             return False
@@ -388,7 +388,7 @@ class Exchange(Generic[Out]):
             self._attempt.purpose = Purpose.ANSWER
         return not had_tools
 
-    def _must_ask_again(self, outcomes: Sequence[Outcome]) -> bool:
+    def _must_ask_again(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Check the answer against the policy, the schemas and the format; prepare the next request where it fails.
 
         Raises ToolChoiceError, ResponseFormatError, InvalidCallError.
@@ -408,7 +408,7 @@ class Exchange(Generic[Out]):
                     return True
         return self._upstream.format is not None and self._must_ask_for_answer(outcomes)
 
-    def _must_ask_for_call(self, outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
+    def _must_ask_for_call(self, outcome: ChoiceOutcome, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Prepare to ask for a call that is allowed and valid. Raises ToolChoiceError, InvalidCallError."""
         policy = self._call.policy
         is_missing = policy.needed and not outcome.calls and not outcome.cut
@@ -426,7 +426,7 @@ class Exchange(Generic[Out]):
         self._upstream.extra += again
         return True
 
-    def _fits(self, outcomes: Sequence[Outcome]) -> bool:
+    def _fits(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Whether the answer fits ``response_format``.
 
         The schema is not checked where the server is known to enforce it beside tools.
@@ -439,7 +439,7 @@ class Exchange(Generic[Out]):
         attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.answer_only)
         return attempt.fitting is not None
 
-    def _must_ask_for_answer(self, outcomes: Sequence[Outcome]) -> bool:
+    def _must_ask_for_answer(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Prepare to ask for the answer alone if this one does not fit. Raises ResponseFormatError."""
         upstream = self._upstream
         if any(outcome.called for outcome in outcomes) or self._fits(outcomes):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from patchbay.schema.validation import SchemaValidator
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ChoiceOutcome(msgspec.Struct, frozen=True):
     """The outcome of one choice of an answer.
 
     ``invalid``: calls whose arguments are no JSON object. ``native``: there are native calls. ``broken``: a call breaks the
@@ -264,12 +264,12 @@ def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) 
     return complaints
 
 
-def ask_for_choice(outcome: Outcome, complaint: str) -> list[Message]:
+def ask_for_choice(outcome: ChoiceOutcome, complaint: str) -> list[Message]:
     """Return the messages to send after an answer that broke ``tool_choice``."""
     return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
 
 
-def ask_for_arguments(outcome: Outcome) -> list[Message]:
+def ask_for_arguments(outcome: ChoiceOutcome) -> list[Message]:
     """Return the messages to send after calls whose arguments are no JSON object."""
     written = outcome.text
     if outcome.native:
@@ -288,13 +288,13 @@ def describe_invalid(call: ToolCall, asked: int) -> str:
     return f"The model called {call.name!r} with arguments that are no JSON object{again}: {call.raw_arguments[:200]}"
 
 
-def ask_for_answer(outcome: Outcome, demand: str) -> list[Message]:
+def ask_for_answer(outcome: ChoiceOutcome, demand: str) -> list[Message]:
     """Return the messages to send after an answer that does not fit ``response_format``."""
     given = [{"role": "assistant", "content": outcome.answer}] if outcome.answer else []
     return [*given, {"role": "user", "content": demand}]
 
 
-def ask_for_repair(outcome: Outcome, complaints: Sequence[str]) -> list[Message]:
+def ask_for_repair(outcome: ChoiceOutcome, complaints: Sequence[str]) -> list[Message]:
     """Return the messages to send after calls with invalid arguments: results for native calls, else text."""
     complaint = " ".join(complaints)
     if outcome.native:

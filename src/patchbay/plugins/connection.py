@@ -94,7 +94,7 @@ class FrameReader:
         return FrameError(reason)
 
 
-class Connection(asyncio.Protocol):
+class MessageConnection(asyncio.Protocol):
     """One end of the socket: sends messages and passes on received ones in order. For one event loop.
 
     ``on_message`` is called with each message, ``on_close`` once, with what ended the connection (None: closed by either side).

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from patchbay.plugins.connection import Connection
+from patchbay.plugins.connection import MessageConnection
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.manifest import load_class
 from patchbay.plugins.protocol import (
@@ -181,7 +181,7 @@ class _Worker:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._watchdog = ParentWatchdog(watch_fd, lambda: self._from_thread(self._finish, None))
-        self._connection = Connection(self._receive, self._closed, is_worker=True)
+        self._connection = MessageConnection(self._receive, self._closed, is_worker=True)
         self._start: asyncio.Future[Start] = self._loop.create_future()
         self._end: asyncio.Future[Stop | None] = self._loop.create_future()
         self._runtime: PluginRuntime | None = None

@@ -30,7 +30,7 @@ from patchbay.realtime.config import RESULT_CHARS, RealtimeLimits, check_limits
 from patchbay.realtime.event_queue import EventQueue
 from patchbay.realtime.events import ConnectionEvent, ErrorEvent, IdleEvent, InterruptedEvent, ResponseEndEvent
 from patchbay.realtime.history import TurnRecorder, trim_history
-from patchbay.realtime.session import Session, validated_text
+from patchbay.realtime.session import BaseSession, validated_text
 from patchbay.tools import Tool, ToolSearch, collect_tools, well_formed
 from patchbay.tools.context import Progress
 from patchbay.tools.output import checked_kinds
@@ -173,7 +173,7 @@ class ChatTurn:
             self._chat.queue.put(ResponseEndEvent(status))
 
 
-class ChatSession(Session):
+class ChatSession(BaseSession):
     """A chat with a model and tools, with the interface of a realtime session.
 
     ``model`` is what ``resolve_model`` takes (a name, ``URL#model``, a client, any ChatModel), and ``model_options`` are its
@@ -263,7 +263,7 @@ class ChatSession(Session):
         self._unanswered = self._trimmed([*self._unanswered, question], last_whole=True)
         self._begin_turn()
 
-    async def send_audio(self, pcm: bytes) -> None:  # noqa: ARG002  (interface of Session)
+    async def send_audio(self, pcm: bytes) -> None:  # noqa: ARG002  (interface of BaseSession)
         """Raise ConfigurationError: a chat takes no audio."""
         raise ConfigurationError("This session takes text alone: speech needs a realtime model.")
 

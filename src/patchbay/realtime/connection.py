@@ -75,7 +75,7 @@ class _Socket(ClientConnection):
             self.transport.abort()
 
 
-class Connection:
+class WebSocketConnection:
     """An open WebSocket. ``send`` never waits; ``receive`` has one caller at a time.
 
     After the end, ``reason`` says why, and ``closed_by_server`` whether the server sent a close frame.
@@ -96,7 +96,9 @@ class Connection:
         self._writer = asyncio.get_running_loop().create_task(self._write())
 
     @classmethod
-    async def open(cls, url: str, headers: Mapping[str, str], *, seconds: float, max_frame: int, secret: str = "") -> Connection:
+    async def open(
+        cls, url: str, headers: Mapping[str, str], *, seconds: float, max_frame: int, secret: str = ""
+    ) -> WebSocketConnection:
         """Open a WebSocket within ``seconds``. Raises UpstreamError (with ``upstream_status``) or UpstreamTimeoutError."""
         protect(secret)
         place = urlsplit(url)
@@ -321,7 +323,7 @@ class SetupRefusedError(UpstreamError):
 class ProviderConnection:
     """A connection and the dialect spoken on it. ``pending`` are events that were read and not handled yet."""
 
-    connection: Connection
+    connection: WebSocketConnection
     dialect: Dialect
     secret: str = field(default="", repr=False)
     """The key, to redact it in error messages."""
@@ -357,7 +359,7 @@ async def open_connection(
     """
     limits = settings.limits
     key = key_for(settings, type(dialect))
-    connection = await Connection.open(
+    connection = await WebSocketConnection.open(
         dialect.url(), dialect.headers(key), seconds=limits.connect, max_frame=limits.max_frame, secret=key
     )
     wire = ProviderConnection(connection, dialect, key)

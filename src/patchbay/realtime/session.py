@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CLOSED: Final = "The session is not open any more. A session is connected once: make another one."
 
 
-class Session(ABC):
+class BaseSession(ABC):
     """Base of sessions: connect once, read events, close. At most ``waiting`` events are queued."""
 
     def __init__(self, waiting: int) -> None:
@@ -109,7 +109,7 @@ _PIECE: Final = 32 * 1024
 """Bytes of audio per frame."""
 
 
-class RealtimeSession(Session):
+class RealtimeSession(BaseSession):
     """A live session with a model. ``settings`` may be a model name, ``openai/gpt-realtime``, with settings as keywords.
 
     ``tools`` are the program's own (functions and Tools), ``snapshot`` those of a role's registry, which ``use_tools``

@@ -178,7 +178,7 @@ class _StopParsingError(Exception):
     """Ends a pass of the parser: the rest is not wanted."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """An open connection. ``send`` only while it is idle: after its last response is complete."""
 
     __slots__ = (
@@ -448,8 +448,8 @@ class HttpClient:
         self._origin = origin
         self._connect_timeout = connect_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._all: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # in the order of their times
+        self._all: set[HttpConnection] = set()
+        self._idle: dict[HttpConnection, float] = {}  # in the order of their times
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -488,7 +488,7 @@ class HttpClient:
                 again = body is None or isinstance(body, bytes)
                 if once or not (error.silent and again and loop.time() - started < _STALE_SECONDS):
                     raise
-        connection = await self._origin.connect(lambda: Connection(self), self._connect_timeout)
+        connection = await self._origin.connect(lambda: HttpConnection(self), self._connect_timeout)
         return await _send(connection, head, body, length, bodiless=bodiless)
 
     async def close(self) -> None:
@@ -506,24 +506,24 @@ class HttpClient:
 
     # Called by the connections.
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Register a connection."""
         self._all.add(connection)
 
-    def release(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def release(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> None:
         """Return a connection whose response is complete to the pool."""
         self._idle[connection] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(IDLE_LIMIT, self._sweep, loop)
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: HttpConnection) -> None:
         """Remove a closed connection."""
         self._idle.pop(connection, None)
         self._all.discard(connection)
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _acquire(self, *, alive: bool) -> Connection | None:
+    def _acquire(self, *, alive: bool) -> HttpConnection | None:
         """Return the most recently used idle connection, or None. ``alive``: only one that the kernel, too, reports as open."""
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -547,7 +547,7 @@ class HttpClient:
 
 
 async def _send(
-    connection: Connection, head: bytes, body: bytes | AsyncIterator[bytes] | None, length: int | None, *, bodiless: bool
+    connection: HttpConnection, head: bytes, body: bytes | AsyncIterator[bytes] | None, length: int | None, *, bodiless: bool
 ) -> Response:
     if body is None:
         body = b""

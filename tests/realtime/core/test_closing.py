@@ -17,7 +17,7 @@ from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
 from patchbay.loop import TextEvent, ToolCallEvent
 from patchbay.realtime import ConnectionEvent, RealtimeSession, RealtimeSettings, connection
-from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
+from patchbay.realtime.connection import SEND_BUFFER_LIMIT, WebSocketConnection
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from support.realtime_fakes import FakeGemini
@@ -151,11 +151,13 @@ async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 
 
 @asynccontextmanager
-async def connected_to(handle: Callable[[ServerConnection], Awaitable[None]], **options: Any) -> AsyncIterator[Connection]:
+async def connected_to(
+    handle: Callable[[ServerConnection], Awaitable[None]], **options: Any
+) -> AsyncIterator[WebSocketConnection]:
     """A connection to a server with this handler."""
     async with serve(handle, "127.0.0.1", 0, **options) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        connection = await WebSocketConnection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
         yield connection
         await bounded(connection.close())
         server.close()
@@ -202,7 +204,9 @@ async def test_a_redirect_is_not_followed():
     async with serve(lambda socket: socket.wait_closed(), "127.0.0.1", 0, process_request=elsewhere) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(UpstreamError, match="307"):
-            await Connection.open(f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000)
+            await WebSocketConnection.open(
+                f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000
+            )
     assert ["/here"] == asked
 
 

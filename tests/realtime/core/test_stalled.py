@@ -11,7 +11,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from patchbay.realtime import ConnectionEvent
 from patchbay.realtime import connection as connections
-from patchbay.realtime.connection import SEND_BUFFER_LIMIT, Connection
+from patchbay.realtime.connection import SEND_BUFFER_LIMIT, WebSocketConnection
 from patchbay.testing.realtime import FakeOpenAI
 
 from .peers import Peer, served
@@ -21,7 +21,7 @@ MORE_THAN_SOCKETS_TAKE = {"audio": "x" * (SEND_BUFFER_LIMIT - 4096)}
 
 
 @asynccontextmanager
-async def unread_connection() -> AsyncIterator[tuple[Connection, ServerConnection, list[int]]]:
+async def unread_connection() -> AsyncIterator[tuple[WebSocketConnection, ServerConnection, list[int]]]:
     """A connection to a server that does not read yet, the server's end, and the lengths of what it reads later."""
     ends: list[ServerConnection] = []
     received: list[int] = []
@@ -35,7 +35,7 @@ async def unread_connection() -> AsyncIterator[tuple[Connection, ServerConnectio
 
     async with serve(handle, "127.0.0.1", 0, close_timeout=0.1, max_size=None, ping_interval=None) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        connection = await WebSocketConnection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
         await bounded(connection.receive())
         try:
             yield connection, ends[0], received

@@ -30,7 +30,7 @@ from executor.virtual_time import jump_run
 from patchbay.errors import ToolSyncError, UpstreamError
 from patchbay.hooks import AbortTurn, Event, HardAbort, HookManager
 from patchbay.realtime import RealtimeEvent, RealtimeLimits, RealtimeSession, RealtimeSettings
-from patchbay.realtime.connection import Connection
+from patchbay.realtime.connection import WebSocketConnection
 from patchbay.tools import ToolContext, ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
@@ -182,7 +182,7 @@ class Player:
             self._options = json.loads(inputs[0].removeprefix("with "))
             self.lines.append(inputs.pop(0))
         session = self._session()
-        with patch.object(Connection, "open", self._open):
+        with patch.object(WebSocketConnection, "open", self._open):
             reader = asyncio.ensure_future(self._read(session))
             connecting = asyncio.ensure_future(session.connect())
             await self._settle()

@@ -14,7 +14,7 @@ from client_rig import client_of, collect, get, plain, read_body, responding, ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchbay.server.http_client import HEAD_LIMIT, Connection, HttpClient, Response
+from patchbay.server.http_client import HEAD_LIMIT, HttpClient, HttpConnection, Response
 from patchbay.server.origin import DisconnectedError, IncompleteResponse, Origin, RemoteProtocolError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -220,7 +220,7 @@ def test_any_split_of_a_response_gives_the_same_body(kind: str, cuts: list[int],
     marks = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent)), *(range(0, len(sent), every) if every else ())})
 
     async def main() -> None:
-        connection = Connection(HttpClient(Origin("http://127.0.0.1:9"), connect_timeout=1))
+        connection = HttpConnection(HttpClient(Origin("http://127.0.0.1:9"), connect_timeout=1))
         connection.connection_made(Wire())
         for _ in range(2):  # the second answer on the same connection
             answer = connection.send(b"", b"", length=None, bodiless=False)
@@ -235,8 +235,8 @@ def test_any_split_of_a_response_gives_the_same_body(kind: str, cuts: list[int],
     asyncio.run(main())
 
 
-def held() -> list[Connection | Response]:
-    return [item for item in gc.get_objects() if isinstance(item, Connection | Response)]
+def held() -> list[HttpConnection | Response]:
+    return [item for item in gc.get_objects() if isinstance(item, HttpConnection | Response)]
 
 
 def test_closed_connection_leaves_no_reference_cycle() -> None:

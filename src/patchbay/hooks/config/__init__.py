@@ -6,7 +6,7 @@ configured = await mount_configured(manager, read_hooks_config("patchbay.json"))
 from __future__ import annotations
 
 from patchbay._config import read_config
-from patchbay.hooks.config.mounting import BuiltinFactory, ConfiguredHooks, Outcome, mount_configured
+from patchbay.hooks.config.mounting import BuiltinFactory, ConfiguredHooks, MountedHook, mount_configured
 from patchbay.hooks.config.settings import (
     BuiltinSpec,
     HooksConfig,
@@ -21,7 +21,7 @@ __all__ = [
     "BuiltinSpec",
     "ConfiguredHooks",
     "HooksConfig",
-    "Outcome",
+    "MountedHook",
     "ProcessSettings",
     "mount_configured",
     "parse_hooks_config",

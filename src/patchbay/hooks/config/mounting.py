@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MountedHook:
     """The result of mounting a configured hook; ``problem`` is empty if it was mounted."""
 
     name: str
@@ -44,7 +44,7 @@ class ConfiguredHooks:
     """The hooks of a configuration on a manager; made by ``mount_configured``. ``outcomes`` has the result for each."""
 
     def __init__(self, manager: HookManager, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None = None) -> None:
-        self.outcomes: tuple[Outcome, ...] = ()
+        self.outcomes: tuple[MountedHook, ...] = ()
         self._manager = manager
         self._media_dir = media_dir
         self._builtins = builtins
@@ -105,7 +105,7 @@ async def mount_configured(
 
 async def _started(
     config: HooksConfig, builtins: Mapping[str, BuiltinFactory], media_dir: Path | None, mounted: Collection[str]
-) -> tuple[list[_Ready], tuple[Outcome, ...]]:
+) -> tuple[list[_Ready], tuple[MountedHook, ...]]:
     if not config.enabled:
         return [], ()
     for each in config.builtins:
@@ -128,7 +128,7 @@ async def _started(
     outcomes = []
     for settings, result in zip(wanted, results, strict=True):
         problem = "" if isinstance(result, _Ready) else result
-        outcomes.append(Outcome(settings.name, problem))
+        outcomes.append(MountedHook(settings.name, problem))
         if problem and (settings.required or settings.name in mounted):
             await _close(ready)
             why = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from patchbay.plugins import envelope
-from patchbay.plugins.connection import Connection
+from patchbay.plugins.connection import MessageConnection
 from patchbay.plugins.errors import FrameError
 from patchbay.plugins.host.policy import HostPolicy
 from patchbay.plugins.protocol import ENTRY_PREFIX, CancelRun, Message, Progress, Result, Trigger, host_deadline
@@ -121,7 +121,7 @@ class InFlightCalls:
         """Why no call is accepted ("is frozen"), "" where they are."""
         self._plugin_id = plugin_id
         self._policy = policy = policy or HostPolicy()
-        self._connection: Connection | None = None
+        self._connection: MessageConnection | None = None
         self._calls: dict[str, _InFlight] = {}
         self._bytes = 0
         self._ids = itertools.count(1)
@@ -135,11 +135,11 @@ class InFlightCalls:
         """Whether there is a process."""
         return self._connection is not None
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: MessageConnection) -> None:
         """Send calls over this connection from now on."""
         self._connection = connection
 
-    def detach(self, connection: Connection) -> None:
+    def detach(self, connection: MessageConnection) -> None:
         """Answer every call of a connection that has ended."""
         if self._connection is not connection:
             return

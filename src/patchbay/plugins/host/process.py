@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from patchbay._redaction import Redactor, values_of_environment
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit, inherited
 from patchbay._text import plural
-from patchbay.plugins.connection import MAX_HELLO_BYTES, Connection
+from patchbay.plugins.connection import MAX_HELLO_BYTES, MessageConnection
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.protocol import PROTOCOL_VERSION, Bootstrap, Hello, Message, Start, child_command
 
@@ -134,26 +134,26 @@ class PluginProcess(ChildProcess):
         *,
         socket: Path,
         on_message: Callable[[Message], None],
-        on_closed: Callable[[Connection], None],
+        on_closed: Callable[[MessageConnection], None],
         on_line: Callable[[str, str], None],
         env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self._env = env or {}
-        self.connection: Connection | None = None
+        self.connection: MessageConnection | None = None
         self._start = start
         self._socket = socket
         self._on_message = on_message
         self._on_closed = on_closed
         self._on_line = on_line
         self._token = secrets.token_hex(32)
-        self._hello: asyncio.Future[Connection] = self._loop.create_future()
+        self._hello: asyncio.Future[MessageConnection] = self._loop.create_future()
         self._server: asyncio.Server | None = None
-        self._unknown: set[Connection] = set()  # connections without a HELLO
+        self._unknown: set[MessageConnection] = set()  # connections without a HELLO
         self._readers = {1: OutputReader(), 2: OutputReader()}
         self._recent_bytes = {1: 0, 2: 0}
 
-    async def open(self, *, within: float) -> Connection:
+    async def open(self, *, within: float) -> MessageConnection:
         """Start the process, wait for its HELLO, and send START. Raises PluginError; ``close`` it in any case."""
         self._server = await self._loop.create_unix_server(self._accept, str(self._socket), backlog=8)
         self._socket.chmod(0o600)
@@ -202,14 +202,14 @@ class PluginProcess(ChildProcess):
 
     # The socket.
 
-    def _accept(self) -> Connection:
-        connection = Connection(
+    def _accept(self) -> MessageConnection:
+        connection = MessageConnection(
             lambda message: self._receive(connection, message), lambda _error: self._on_lost(connection), limit=MAX_HELLO_BYTES
         )
         self._unknown.add(connection)
         return connection
 
-    def _receive(self, connection: Connection, message: Message) -> None:
+    def _receive(self, connection: MessageConnection, message: Message) -> None:
         if connection is self.connection:
             self._on_message(message)
             return
@@ -221,7 +221,7 @@ class PluginProcess(ChildProcess):
         else:
             connection.abort()
 
-    def _on_lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: MessageConnection) -> None:
         self._unknown.discard(connection)
         if connection is self.connection:
             self._on_closed(connection)

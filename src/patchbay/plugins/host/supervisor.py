@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from patchbay._subprocess import PendingRequests
-from patchbay.plugins.connection import Connection
+from patchbay.plugins.connection import MessageConnection
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.calls import InFlightCalls
 from patchbay.plugins.host.policy import HostPolicy
@@ -223,7 +223,7 @@ class PluginInstance:
         if self._process.connection is not None:
             self._calls.detach(self._process.connection)
 
-    def _on_closed(self, connection: Connection) -> None:
+    def _on_closed(self, connection: MessageConnection) -> None:
         self._calls.detach(connection)
         self._requests.fail_all(lambda: PluginError(f"Plugin {self._spec.id!r} ended before it answered."))
         if not self._disconnected.done():
