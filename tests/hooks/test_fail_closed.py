@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from patchbay.hooks import Approval, Continue, DenyTool, HookManager, HookTimeouts, Modify, Respond
+from patchbay.hooks import DenyTool, HookManager, HookTimeouts, Modify
 
 from .turns import hook, play_turn
 
@@ -34,19 +34,7 @@ class WrongSignature:
         return None
 
 
-FAILURES = {
-    "it raises": (breaks, "failed"),
-    "it takes too long": (for_ever, "timed out"),
-    "True": (True, "failed"),
-    "a string": ("no", "failed"),
-    "a class": (DenyTool, "failed"),
-    "the class of letting go": (Continue, "failed"),
-    "what belongs elsewhere": (Approval(True), "failed"),
-    "a change that is none": (Modify({"arguments": 5}), "failed"),
-    "a change by another name": (Modify({"args": {"a": 5}}), "failed"),
-    "no mapping": (Modify(5), "failed"),
-    "a result that is none": (Respond({"for_llm": 5}), "failed"),
-}
+FAILURES = {"it raises": (breaks, "failed"), "it takes too long": (for_ever, "timed out")}
 
 
 def limit_for(answer):
@@ -54,14 +42,9 @@ def limit_for(answer):
     return 0.05 if answer is for_ever else 60.0
 
 
-def method(answer):
-    # A class would be called, as the functions are.
-    return (lambda _about: answer) if isinstance(answer, type) else answer
-
-
 @pytest.mark.parametrize(("answer", "how"), FAILURES.values(), ids=FAILURES)
 def test_a_guard_that_fails_has_denied_the_call(answer, how):
-    turned = play_turn(guarded_manager(hook(before_tool=method(answer)), limit=limit_for(answer)))
+    turned = play_turn(guarded_manager(hook(before_tool=answer), limit=limit_for(answer)))
     assert ([f'Tool execution denied by hook: hook "guard" {how}'], []) == (turned.results, turned.ran)
     assert ["tool_denied"] == turned.codes
 

@@ -119,17 +119,6 @@ def test_facts_do_not_apply_to_a_call_changed_by_a_hook():
 # The request
 
 
-@pytest.mark.parametrize(
-    "name", ["functions", "function_call", "extra_body", "extra_headers", "extra_query", "cached_content", "http_options"]
-)
-def test_options_list_the_permissions_of_a_hook(name):
-    """Parameters by which clients and servers would take other messages and tools, or send them elsewhere."""
-    turned = play_turn(managed(hook(before_llm=Modify({"options": {name: {"messages": []}, "top_p": 1}}))), "done")
-    assert {"top_p": 1} == turned.requests[0].parameters
-    turned = play_turn(managed(hook(before_llm=Modify({"options": {}}))), "done", parameters={name: "the caller's"})
-    assert {name: "the caller's"} == turned.requests[0].parameters
-
-
 class Hidden(Tool):
     """A tool that is not offered but can be called."""
 
