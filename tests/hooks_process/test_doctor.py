@@ -15,6 +15,7 @@ from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from support.cli import run_cli
 from support.running import run
+from support.tables import rows
 
 WEATHER = Path(__file__).parents[2] / "examples" / "hooks" / "weather.py"
 
@@ -61,55 +62,7 @@ def test_only_the_points_of_a_hook_are_checked(tmp_path):
     assert [*expected, "standard output"] == list(found)
 
 
-HELLO = "def hello(params): answer({'tools': [%s]})"
-BEFORE_LLM = (
-    "def on(method, params): answer({'request': {'tools': params.get('tools', []) + [%s]}} if method == 'before_llm' else {})"
-)
-AFTER_LLM = "def on(method, params): answer({'response': {'response': %r}} if method == 'after_llm' else {})"
-FLAT = "{'name': 'x', 'parameters': {}}"
-BAD_SCHEMA = "{'type': 'function', 'function': {'name': 'x', 'parameters': {'type': 'objekt'}}}"
-GOOD = "{'type': 'function', 'function': {'name': 'x'}}"
-INVALID = 'def on(method, params): write(\'{"id":%%d,"result":%s}\\n\' %% id)'
-
-ROWS = [
-    ("failure", 'def on(method, params): answer({"action": 1})', "hook.before_tool", "/action must be"),
-    ("failure", 'def on(method, params): answer({"action": "deny"})', "hook.before_tool", "the action 'deny' is not known there"),
-    ("failure", "def on(method, params): os._exit(3)", "hook.before_tool", "exit status 3"),
-    ("failure", "def on(method, params): sys.exit('no idea')", "hook.before_tool", "exit status 1 (no idea)"),
-    ("failure", INVALID % "NaN", "hook.before_tool", "not JSON: NaN"),
-    ("failure", INVALID % '{"action":"",}', "hook.before_tool", '"result":{"action":"",}}'),
-    ("failure", "def on(method, params): print('debugging', flush=True); answer()", "standard output", "the first: debugging"),
-    ("failure", "def on(method, params): answer()", "standard output", '"id": null'),
-    ("failure", "def hello(params): sys.exit('no config')", "hook.hello", "exit status 1 (no config)"),
-    ("failure", "def hello(params): answer([])", "hook.hello", "the result is a list"),
-    ("failure", 'def hello(params): write(\'{"id":1,"result":{},}\\n\')', "hook.hello", "not JSON"),
-    *(("failure", HELLO % tool, "hook.hello", "it offers an invalid tool: ") for tool in (FLAT, BAD_SCHEMA, "1")),
-    *(("warning", BEFORE_LLM % tool, "hook.before_llm", "it offers an invalid tool: ") for tool in (FLAT, BAD_SCHEMA)),
-    (
-        "failure",
-        "def on(m, params): answer() if m.startswith('before') else answer(error={'code': -32601, 'message': '?'})",
-        "hook.before_tool and hook.after_tool",
-        "it knows before_tool and not after_tool",
-    ),
-    ("warning", 'def on(method, params): answer({"vendor": 1})', "hook.before_tool", "'vendor' is not known"),
-    ("warning", 'def on(method, params): answer({"action": "respond", "result": {}})', "hook.before_tool", "not its own"),
-    ("warning", 'def on(method, params): answer({"result": {"for_llm": "x"}})', "hook.after_tool", "and taken"),
-    ("warning", "def on(method, params): answer({'request': {'messages': []}})", "hook.before_llm", "changes a system message"),
-    ("warning", "def on(method, params): answer({'request': {'tools': []}})", "hook.before_llm", "tools that are not its own"),
-    ("warning", "", "unknown method", "as if it knew"),
-    (
-        "warning",
-        "def lines():\n    yield from map(json.loads, sys.stdin.buffer)\n    time.sleep(60)",
-        "end of standard input",
-        "ended by SIGTERM",
-    ),
-    ("ok", AFTER_LLM % {"content": "No.", "finish_reason": "stop"}, "hook.after_llm", "takes the calls out of the answer"),
-    ("ok", AFTER_LLM % {"content": "No.", "tool_calls": []}, "hook.after_llm", "takes the calls out of the answer"),
-    ("ok", AFTER_LLM % {"content": "No."}, "hook.after_llm", "changes content: the calls stay"),
-]
-
-
-@pytest.mark.parametrize(("outcome", "body", "check", "words"), ROWS)
+@pytest.mark.parametrize(("outcome", "body", "check", "words"), rows(__file__, "doctor.jsonl"))
 def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, words):
     modes = None if " and " in check else {"llm", "tool"}
     verdict = verdicts(script(tmp_path, body), modes=modes)[check]
@@ -117,7 +70,9 @@ def test_defect_has_a_verdict_with_a_way_out(tmp_path, outcome, body, check, wor
 
 
 def test_tools_without_before_tool_are_a_failure(tmp_path):
-    found = verdicts(script(tmp_path, HELLO % GOOD), modes={"llm"})["hook.hello"]
+    found = verdicts(
+        script(tmp_path, "def hello(params): answer({'tools': [{'type': 'function', 'function': {'name': 'x'}}]})"), modes={"llm"}
+    )["hook.hello"]
     assert ("failure", True) == (found.outcome, "before_tool" in found.way_out)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.hooks.process.wire import Reply, UndecodableError, id_in_head, notification_line, read_reply, request_line
+from support.tables import rows
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
@@ -43,54 +44,15 @@ def test_values_that_json_lacks_are_written():
     assert ("\ufffd", "key", None) == (params["half"], params["1"], params["nan"])
 
 
-@pytest.mark.parametrize(
-    ("line", "reply"),
-    [
-        (b'{"jsonrpc":"2.0","id":2,"result":{"action":"continue"}}', Reply(2, {"action": "continue"})),
-        (b'{"ID":2,"Result":{"Action":"x"}}', Reply(2, {"Action": "x"})),
-        (b'  {"id":2}\r', Reply(2)),
-        (b'{"id":2,"result":null,"error":null,"extra":1}', Reply(2)),
-        (b'{"id":2,"result":{},"error":{"code":-1,"message":"no"}}', Reply(2, error="no")),
-        (b'{"id":2,"error":{}}', Reply(2, error="an error without a message")),
-        (b'{"id":2,"id":3}', Reply(3)),
-        (b'{"id":null,"error":{"message":"no JSON"}}', Reply(0, error="no JSON")),
-        (b'{"id":2,"result":"\\ud800"}', Reply(2, "\ufffd")),
-        (b'{"id":2,"result":"\\ud83d\\ude00"}', Reply(2, "😀")),
-        (b'{"id":2,"result":"\xff"}', Reply(2, "\ufffd")),
-        (b'{"id":2,"result":123456789012345678901234567890}', Reply(2, 123456789012345678901234567890)),
-    ],
-)
+@pytest.mark.parametrize(("line", "reply"), rows(__file__, "lines.jsonl"))
 def test_a_reply_is_read(line, reply):
-    assert reply == read_reply(line)
+    assert Reply(*reply) == read_reply(line.encode("latin-1"))
 
 
-@pytest.mark.parametrize(
-    ("line", "reply_id"),
-    [
-        (b'{"id":"2"}', None),
-        (b'{"id":2.0}', None),
-        (b'{"id":true}', None),
-        (b'{"result":{}}', None),
-        (b'{"id":null,"result":{}}', None),
-        (b'{"id":0}', None),
-        (b"[]", None),
-        (b'"x"', None),
-        (b"{", None),
-        (b"hello", None),
-        (b'\xef\xbb\xbf{"id":2}', None),
-        (b'{"id":2,"result":NaN}', 2),
-        (b'{"id":2,"result":1e999}', 2),
-        (b'{"id":2} {"id":3}', 2),
-        (b'{"id":2,"result":{"action":"con', 2),
-        (b'{"id":2,"error":"no"}', 2),
-        (b'{"id":2,"result":' + b"[" * 5000, 2),
-        (b'{"id":2,"result":' + b"1" * 5000 + b"}", 2),
-        (b'{"jsonrpc":"2.0","id":2,"method":"hook.before_tool","params":{}}', 2),
-    ],
-)
+@pytest.mark.parametrize(("line", "reply_id"), rows(__file__, "bad_lines.jsonl"))
 def test_undecodable_reply_error_has_the_likely_reply_id(line, reply_id):
     with pytest.raises(UndecodableError) as caught:
-        read_reply(line)
+        read_reply(line.encode("latin-1"))
     assert reply_id == caught.value.reply_id
 
 
@@ -102,24 +64,9 @@ def test_invalid_line_raises_only_undecodable_error(line):
         pass
 
 
-@pytest.mark.parametrize(
-    ("head", "reply_id"),
-    [
-        (b'{"jsonrpc":"2.0","id":12,"result":{"text":"xxx', 12),
-        (b'{ "ID" : 7 , "result"', 7),
-        (b'{"result":{"id":4},"id":9,"x":"', 9),
-        (b'{"result":{"id":4},"x":"', None),
-        (b'{"text":"\\"id\\":3,', None),
-        (b'{"id":"id","x":1,', None),
-        (b'{"id":12', None),
-        (b'{"id":1.5,', None),
-        (b'[{"id":1,', None),
-        (b'"id":1,', None),
-        (b"", None),
-    ],
-)
+@pytest.mark.parametrize(("head", "reply_id"), rows(__file__, "heads.jsonl"))
 def test_the_id_is_read_from_a_beginning_where_it_is_sure(head, reply_id):
-    assert reply_id == id_in_head(head)
+    assert reply_id == id_in_head(head.encode())
 
 
 @given(st.binary(max_size=200))

@@ -250,9 +250,6 @@ _EXIT_CODE: Final = 0.2
 _LAST_WORDS: Final = 0.5
 """Seconds to read the last output of an ended process whose pipes another process holds open."""
 
-_KERNEL: Final = 512 * 1024
-"""More bytes than a pipe holds: once so many were accepted, the process has read."""
-
 _UNKILLABLE: Final = 5.0
 """Seconds to wait for a killed process; one stuck in the kernel is left behind."""
 
@@ -280,7 +277,6 @@ class HookProcess(ChildProcess):
         self._on_stderr = stderr
         self.last_words = ""
         """The last line on standard error: usually why the process has ended."""
-        self._written = 0
         self._is_blocked = False
         self._stuck: asyncio.TimerHandle | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -312,11 +308,10 @@ class HookProcess(ChildProcess):
             raise HookProcessError(await self.ended())  # in a moment it is known why
         request_id = self._calls.next_number()
         self.write(request_line(request_id, method, params))
-        read = self._read
         try:
             return await self._calls.wait_for(request_id)
         except asyncio.CancelledError:
-            if self._is_blocked and self._read - read < _KERNEL:
+            if self._is_blocked:
                 self._start_stuck_timer()
             raise
 
@@ -339,13 +334,6 @@ class HookProcess(ChildProcess):
             if self._stuck is not None or waiting + len(line) > self._limits.queued:
                 raise HookProcessError("it does not read what it is asked")
         stdin.write(line)
-        self._written += len(line)
-
-    @property
-    def _read(self) -> int:
-        """Number of bytes that were written into the pipe."""
-        waiting = self._stdin.get_write_buffer_size() if self._stdin is not None else 0
-        return self._written - int(waiting)
 
     async def ended(self) -> str:
         """Wait until it can no longer be called, and return why."""
