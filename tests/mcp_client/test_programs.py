@@ -12,7 +12,6 @@ from patchbay.agents import InMemorySessionService, LlmAgent, Runner
 from patchbay.errors import ConfigurationError
 from patchbay.mcp import McpServer, McpToolset
 from patchbay.testing import ScriptedModel
-from patchbay.tools import ToolSearch
 from patchbay.types import ToolCall
 
 from .rig import raw_server
@@ -77,13 +76,4 @@ async def test_server_that_fails_to_start_does_not_affect_the_others():
     runner = ToolRunner(ScriptedModel([[SAY], "fine"]), mcp_servers=[McpServer(name="no", command="/no/such"), raw_server()])
     result = await runner.run("go")
     assert ("said 7", "fine") == (result.tool_executions[0].content, result.content)
-    await runner.aclose()
-
-
-async def test_many_server_tools_are_found_by_search():
-    model = ScriptedModel([[ToolCall("1", "tool_search", '{"query": "say"}')], [SAY], "found"])
-    runner = ToolRunner(model, [add], mcp_servers=[raw_server()], tool_search=ToolSearch(limit=2))
-    result = await runner.run("go")
-    assert ("said 7", "found") == (result.tool_executions[-1].content, result.content)
-    assert ["tool_search"] == [each.name for each in model.requests[0].tools]
     await runner.aclose()

@@ -11,7 +11,6 @@ import pytest
 from patchbay.loop import ToolProgressEvent, ToolResultEvent
 from patchbay.mcp import McpHost, McpServer
 from patchbay.mcp.config import ServersFile
-from patchbay.realtime.events import ErrorEvent
 from patchbay.testing.realtime import Call, FakeOpenAI, FakeRealtime, Quote
 from patchbay.tools.manager import LLMSessionManager
 from realtime.core.playing import Played, playing
@@ -54,20 +53,6 @@ async def test_call_reports_progress_and_is_cancelled_at_the_server_by_an_interr
             await (played.session.interrupt() if how == "interrupt" else played.session.send_text("Never mind."))
             await played.until(lambda: mark.exists() and mark.read_text() == "cancelled")
             await played.idle()
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_tool_that_the_server_adds_in_a_session_is_offered_in_it(http_server, provider):
-    script = [Call("mcp__sdk__grow", {"name": "later"}), "Grown.", Call("mcp__sdk__later", {}), Quote("It says ")]
-    with provider(script) as fake:
-        async with realtime_session(http_server, fake) as played:
-            await played.session.send_text("Grow.")
-            await played.until(lambda: "mcp__sdk__later" in fake.tools and played.session.is_synced)
-            await played.until(lambda: "Grown." in played.text)
-            await played.session.send_text("Say it.")
-            await played.until(lambda: "It says " in played.text)
-            assert "later" == played.of(ToolResultEvent)[-1].execution.content
-            assert [] == played.of(ErrorEvent)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -10,27 +10,14 @@ from patchbay import flatten_messages, parse, render_contract
 from patchbay.testing import ContractModel
 from patchbay.testing.models import choose_calls, read_contract
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "multiply",
-            "parameters": {
-                "type": "object",
-                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-                "required": ["a", "b"],
-            },
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Look at the sky.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    },
-]
+
+def function(name: str, description: str = "", **properties: dict) -> dict:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+TOOLS = [function("multiply", a=NUMBER, b=NUMBER), function("get_weather", "Look at the sky.", city=TEXT)]
 
 
 def ask(question: str, *, contract: str, history: list[dict] | None = None) -> str:
@@ -62,7 +49,6 @@ def chosen(question: str, **tools: dict) -> list[tuple[str, dict]]:
     return choose_calls(tools, question)
 
 
-TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 ONE_TEXT = {"properties": {"thing": TEXT}, "required": ["thing"]}
 
 

@@ -136,19 +136,78 @@ def count(state: State) -> None:
     state["n"] = state.get("n", 0) + 1
 
 
+def delete(state: State) -> None:
+    del state["n"]
+
+
+def assign(**values: Any) -> Any:
+    return lambda state: state.update(values)
+
+
 def append(item: str) -> Any:
     return lambda state: state.setdefault("log", []).append(item)
 
 
-def test_five_concurrent_increments_make_five():
-    assert {"n": 5} == merged({}, *[count] * 5)
-    assert {"n": 7} == merged({"n": 2}, *[count] * 5)
+def append_by_operator(item: str) -> Any:
+    return lambda state: state.__setitem__("log", operator.iadd(state["log"], [item]))
+
+
+def append_by_hand(item: str) -> Any:
+    def work(state: State) -> None:
+        log = state.get("log", [])
+        log.append(item)
+        state["log"] = log
+
+    return work
+
+
+def fetch(*rows: str) -> Any:
+    return lambda state: state.get("log", []) or state.__setitem__("log", list(rows))
+
+
+def edit_containers(state: State) -> None:
+    state["d"]["mine"] = 1
+    state["s"].add(3)
+
+
+def edit_others(state: State) -> None:
+    del state["d"]["gone"]
+    state["d"]["keep"] = 3
+    state["s"].discard(1)
+
+
+CONTAINERS = {"d": {"keep": 1, "gone": 2}, "s": {1, 2}}
+EDITED = {"d": {"keep": 3, "mine": 1}, "s": {2, 3}}
+
+
+@pytest.mark.parametrize(
+    ("base", "works", "expected"),
+    [
+        ({}, [count] * 5, {"n": 5}),
+        ({"n": 2}, [count] * 5, {"n": 7}),
+        *(({"log": ["old"]}, [kind("a"), kind("b")], {"log": ["old", "a", "b"]}) for kind in (append, append_by_operator, append_by_hand)),
+        *(({}, [kind("a"), kind("b")], {"log": ["a", "b"]}) for kind in (append, append_by_hand)),
+        (CONTAINERS, [edit_containers, edit_others], EDITED),
+        (CONTAINERS, [edit_others, edit_containers], EDITED),
+        # The later call's: what was assigned or edited otherwise, what was deleted, members that both changed.
+        ({}, [fetch("a", "b"), fetch("c")], {"log": ["c"]}),
+        ({"log": []}, [fetch("a", "b"), fetch("c")], {"log": ["c"]}),
+        ({"log": [2, 1]}, [append(3), lambda state: state["log"].sort()], {"log": [1, 2]}),
+        ({"d": {"n": 0}}, [lambda state: state["d"].update(n=9), lambda state: state["d"].update(n=7)], {"d": {"n": 7}}),
+        ({"d": {}}, [assign(d={"a": 1}), assign(d={"b": 2})], {"d": {"b": 2}}),
+        ({"n": 1}, [count, delete], {"n": None}),
+        ({"n": 1}, [delete, count], {"n": 2}),
+        ({"n": True}, [lambda state: assign(n=not state["n"])(state)] * 2, {"n": False}),
+    ],
+)  # fmt: skip
+def test_changes_of_concurrent_calls_are_merged_in_call_order(base, works, expected):
+    assert expected == merged(base, *works)
 
 
 @given(st.integers(-5, 5), st.lists(st.integers(-3, 3), min_size=1, max_size=5))
 def test_concurrent_additions_to_a_number_are_summed(start, changes):
     def change(by: int) -> Any:
-        return lambda state: state.__setitem__("n", state["n"] + by)
+        return lambda state: assign(n=state["n"] + by)(state)
 
     assert start + sum(changes) == merged({"n": start}, *map(change, changes))["n"]
 
@@ -156,13 +215,13 @@ def test_concurrent_additions_to_a_number_are_summed(start, changes):
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        (lambda state: state.__setitem__("n", 1 + state["n"]), 12),
-        (lambda state: state.__setitem__("n", state["n"] - 0.5), 9.0),
-        (lambda state: state.__setitem__("n", sum([state["n"], 2, 3])), 20),
-        (lambda state: state.__setitem__("n", state["n"] + state["step"]), 14),
+        (lambda state: assign(n=1 + state["n"])(state), 12),
+        (lambda state: assign(n=state["n"] - 0.5)(state), 9.0),
+        (lambda state: assign(n=sum([state["n"], 2, 3]))(state), 20),
+        (lambda state: assign(n=state["n"] + state["step"])(state), 14),
         (lambda state: (count(state), count(state)), 14),
         (lambda state: (state.setdefault("n", 0), count(state)), 12),
-        (lambda state: state.__setitem__("n", state.setdefault("n", 0) + 1), 12),
+        (lambda state: assign(n=state.setdefault("n", 0) + 1)(state), 12),
     ],
 )
 def test_additions_in_any_spelling_are_merged(work, expected):
@@ -172,17 +231,28 @@ def test_additions_in_any_spelling_are_merged(work, expected):
 @pytest.mark.parametrize(
     "work",
     [
-        lambda value: lambda state: state.__setitem__("n", value),
-        lambda value: lambda state: state.__setitem__("n", max(value, state["n"] - 1000)),
-        lambda value: lambda state: state.__setitem__("n", value) if state["n"] < value else None,
-        lambda value: lambda state: (state.pop("n"), state.__setitem__("n", state.get("n", 0) + value)),
-        lambda value: lambda state: (state.__setitem__("n", value - 1), count(state)),
-        lambda value: lambda state: state.__setitem__("n", state["m"] + value),
+        lambda value: assign(n=value),
+        lambda value: lambda state: assign(n=max(value, state["n"] - 1000))(state),
+        lambda value: lambda state: assign(n=value)(state) if state["n"] < value else None,
+        lambda value: lambda state: (state.pop("n"), assign(n=state.get("n", 0) + value)(state)),
+        lambda value: lambda state: (assign(n=value - 1)(state), count(state)),
+        lambda value: lambda state: assign(n=state["m"] + value)(state),
     ],
     ids=["unread", "highest", "compared", "deleted", "set first", "of another key"],
 )
 def test_assigned_number_is_never_summed(work):
     assert 700 == merged({"n": 5, "m": 0}, work(900), work(700))["n"]
+
+
+class Unlike:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("neither true nor false")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_cannot_be_compared_do_not_stop_the_merge():
+    assert [1] == merged({"log": [Unlike()]}, append(1), append(1))["log"][1:]
 
 
 def test_numbers_of_the_state_are_numbers_like_any_other():
@@ -195,83 +265,6 @@ def test_numbers_of_the_state_are_numbers_like_any_other():
     state["other"] = n
     assert [int, int] == [type(value) for value in state.delta.values()]
     assert {int, float, bool} == {type(value) for value in state.to_dict().values()}
-
-
-def test_concurrent_appends_are_kept_in_call_order():
-    def by_operator(item: str) -> Any:
-        return lambda state: state.__setitem__("log", operator.iadd(state["log"], [item]))
-
-    def by_hand(item: str) -> Any:
-        def work(state: State) -> None:
-            log = state.get("log", [])
-            log.append(item)
-            state["log"] = log
-
-        return work
-
-    for kind in (append, by_operator, by_hand):
-        assert {"log": ["old", "a", "b"]} == merged({"log": ["old"]}, kind("a"), kind("b"))
-    for kind in (append, by_hand):
-        assert {"log": ["a", "b"]} == merged({}, kind("a"), kind("b"))
-
-
-def test_assigned_or_edited_list_is_the_later_calls():
-    def fetch(*rows: str) -> Any:
-        return lambda state: state.get("rows", []) or state.__setitem__("rows", list(rows))
-
-    assert {"rows": ["c"]} == merged({}, fetch("a", "b"), fetch("c"))
-    assert {"rows": ["c"]} == merged({"rows": []}, fetch("a", "b"), fetch("c"))
-    assert {"rows": [1, 2]} == merged({"rows": [2, 1]}, lambda state: state["rows"].append(3), lambda state: state["rows"].sort())
-
-
-def test_members_of_dicts_and_sets_are_merged():
-    base = {"d": {"keep": 1, "gone": 2}, "s": {1, 2}}
-
-    def first(state: State) -> None:
-        state["d"]["mine"] = 1
-        state["s"].add(3)
-
-    def second(state: State) -> None:
-        del state["d"]["gone"]
-        state["d"]["keep"] = 3
-        state["s"].discard(1)
-
-    expected = {"d": {"keep": 3, "mine": 1}, "s": {2, 3}}
-    assert expected == merged(base, first, second) == merged(base, second, first)
-
-
-def test_a_member_that_two_calls_changed_is_the_later_calls():
-    assert {"d": {"n": 7}} == merged({"d": {"n": 0}}, *[lambda state, n=n: state["d"].update(n=n) for n in (9, 7)])
-
-
-def test_assigned_dict_is_the_later_calls():
-    assert {"d": {"b": 2}} == merged({"d": {}}, lambda state: state.update(d={"a": 1}), lambda state: state.update(d={"b": 2}))
-
-
-class Unlike:
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("neither true nor false")
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def test_values_that_cannot_be_compared_do_not_stop_the_merge():
-    def work(state: State) -> None:
-        state["log"].append(1)
-
-    assert [1] == merged({"log": [Unlike()]}, work, work)["log"][1:]
-
-
-def test_a_deletion_and_a_change_go_by_call_order():
-    def delete(state: State) -> None:
-        del state["n"]
-
-    assert {"n": None} == merged({"n": 1}, count, delete)
-    assert {"n": 2} == merged({"n": 1}, delete, count)
-
-
-def test_booleans_are_not_numbers():
-    assert {"on": False} == merged({"on": True}, *[lambda state: state.__setitem__("on", not state["on"])] * 2)
 
 
 def test_actions_are_merged_in_call_order_without_failed_calls():

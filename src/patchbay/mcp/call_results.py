@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import mcp_types as types
 
+from patchbay._text import json_object
 from patchbay.executor import ToolExecution
 from patchbay.media import MediaStore, shared_store
 from patchbay.media.attachments import Origin, attach_media
@@ -17,14 +18,9 @@ from patchbay.schema import SchemaValidator
 from patchbay.tools import Tool, render_result
 from patchbay.tools.output import KINDS, ToolOutput
 from patchbay.tools.threads import run_in_thread
+from patchbay.tools.tool import MCP_HINTS
 from patchbay.types import Attachment, Illustrated
 
-_HINTS: Final = {
-    "read_only": "read_only_hint",
-    "destructive": "destructive_hint",
-    "idempotent": "idempotent_hint",
-    "open_world": "open_world_hint",
-}
 _USER: Final = types.Annotations(audience=["user"])
 
 CallResult = types.CallToolResult | types.InputRequiredResult
@@ -33,9 +29,7 @@ CallResult = types.CallToolResult | types.InputRequiredResult
 def describe_tool(tool: Tool) -> types.Tool:
     """Return a tool's definition. An output schema of anything but objects is left out, as clients of 2025 require objects."""
     spec = tool.spec
-    hints: dict[str, Any] = {
-        _HINTS[name]: value for name, value in tool.annotations.items() if name in _HINTS and isinstance(value, bool)
-    }
+    hints = {theirs: value for theirs, name in MCP_HINTS.items() if isinstance(value := tool.annotations.get(name), bool)}
     output = _output_schema(tool)
     return types.Tool(
         name=tool.name,
@@ -43,7 +37,7 @@ def describe_tool(tool: Tool) -> types.Tool:
         description=spec.description or None,
         input_schema={**_plain(spec.parameters), "type": "object"},
         output_schema=_plain(output) if output is not None else None,
-        annotations=types.ToolAnnotations(**hints) if hints else None,
+        annotations=types.ToolAnnotations.model_validate(hints, by_name=False) if hints else None,
         icons=[types.Icon.model_validate(each, by_name=False) for each in tool.icons] or None,
     )
 
@@ -83,11 +77,7 @@ def _structured(value: Any) -> dict[str, Any] | None:
     if isinstance(value, Illustrated):
         value = value.output
     text = value.for_llm if isinstance(value, ToolOutput) else None if isinstance(value, str) else render_result(value)
-    try:
-        found = json.loads(text) if text is not None and text.startswith("{") else None
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    return json_object(text) if text is not None and text.startswith("{") else None
 
 
 def _mismatch(validator: SchemaValidator, structured: dict[str, Any] | None) -> tuple[str, ...]:

@@ -42,39 +42,41 @@ _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*
 
 @dataclass(frozen=True, kw_only=True)
 class McpServer:
-    """An MCP server: a ``command`` that speaks over its standard streams, or a ``url``.
+    """An MCP server: a ``command`` that speaks over its standard streams, or a ``url``. Raises ConfigurationError.
 
-    ``${NAME}`` and ``${NAME:-default}`` in ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``client_id`` and
-    ``client_secret`` are environment variables; they are read when the server is connected. A command gets ``env`` and a few
-    variables of ours, such as PATH and HOME, and no others. ``allow`` and ``deny`` are patterns (``read_*``) of its tools' own
-    names; ``roles`` get the tools (empty: all roles). ``prefix`` replaces ``mcp__NAME__`` before the names. ``client_id`` and
-    ``client_secret`` are for a login (OAuth) where the server does not register clients; an id that is an https URL is that of a
-    client metadata document.
-
-    Seconds: ``timeout`` of a call, ``start_timeout`` from the start to the list of tools, ``idle_timeout`` without a call after
-    which the connection is closed until the next one (0: never). ``resources`` and ``prompts`` offer a tool that reads those of
-    the server. Raises ConfigurationError.
+    ``${NAME}`` and ``${NAME:-default}`` in texts of the command, the URL and the login are environment variables; they are read
+    when the server is connected.
     """
 
     name: str
     command: str = ""
     args: tuple[str, ...] = field(default=(), repr=False)  # they may hold secrets, as do the next ones
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the command. It also gets a few of ours, such as PATH and HOME, and no others."""
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_id: str = ""
+    """For a login (OAuth) where the server does not register clients; an https URL is that of a client metadata document."""
     client_secret: str = field(default="", repr=False)
     transport: Transport | None = None
     allow: tuple[str, ...] | None = None
+    """Patterns (``read_*``) of its tools' own names; None: all."""
     deny: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+    """The roles that get its tools; empty: all roles."""
     prefix: str | None = None
+    """Replaces ``mcp__NAME__`` before the names of its tools."""
     timeout: float = 60.0
+    """The limit of a call, in seconds."""
     start_timeout: float = 30.0
+    """Seconds from the start to the list of tools."""
     idle_timeout: float = 0.0
+    """Seconds without a call after which the connection is closed until the next one; 0: never."""
     resources: bool = False
+    """Whether to offer a tool that reads its resources."""
     prompts: bool = False
+    """Whether to offer a tool that reads its prompts."""
     disabled: bool = False
 
     def __post_init__(self) -> None:

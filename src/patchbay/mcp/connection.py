@@ -59,7 +59,7 @@ class McpConnection:
 
     ``on_invalid`` gets the name of each tool whose definition breaks the protocol, and why. The server's questions are put to a
     person (``patchbay.mcp.elicitation``). Calls may come from any event loop; the connection belongs to the one that called
-    ``start``. ``problem`` says why it is not ready.
+    ``start_connecting``. ``problem`` says why it is not ready.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class McpConnection:
         self._redact = server.redact
         self._owner: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start_connecting(self) -> None:
         """Begin to connect."""
         self._owner = self._loop.create_task(self._own(), name=f"mcp {self.server.name}")
 

@@ -97,7 +97,7 @@ class McpHost:
         self.servers = tuple(wanted.values())
         await self._unmount([each.name for each in gone])
         for each in gone:
-            self.apply(self.registry.clear(each.source, inside=True))
+            self.announce(self.registry.clear(each.source, inside=True))
         for name in wanted.keys() - self._mounts.keys():
             self._mounts[name] = _Mount(self, wanted[name])
         self._watch_pins()
@@ -120,7 +120,7 @@ class McpHost:
         self._watcher = None
         await self._unmount(list(self._mounts))
         for each in self.servers:
-            self.apply(self.registry.clear(each.source, inside=True))
+            self.announce(self.registry.clear(each.source, inside=True))
 
     @property
     def _is_running(self) -> bool:
@@ -148,7 +148,7 @@ class McpHost:
                 for each in self._mounts.values():
                     each.update_again()
 
-    def apply(self, change: Change) -> None:
+    def announce(self, change: Change) -> None:
         """Pass a change of the registry on."""
         if change.changed and self._on_change is not None:
             self._on_change(change)
@@ -194,7 +194,7 @@ class _Mount:
         self.connection: McpConnection = McpConnection(
             server, on_tools=self._update, on_down=self._hide, on_invalid=self._leave_out
         )
-        self.connection.start()
+        self.connection.start_connecting()
 
     def update_again(self) -> None:
         """Register the tools again with what has been accepted meanwhile."""
@@ -227,10 +227,10 @@ class _Mount:
             if self.tools.get(reader.name) != "":
                 self._register(reader)
         for name in self.tools.keys() - found.keys():
-            self._host.apply(registry.unregister(name, expected_source=server.source, inside=True))
+            self._host.announce(registry.unregister(name, expected_source=server.source, inside=True))
         is_new = found.keys() != self.tools.keys()
         self.tools = found
-        self._host.apply(registry.show(server.source))
+        self._host.announce(registry.show(server.source))
         if is_new:
             _logger.info("The MCP server %r offers %s", server.name, plural(len(found), "tool"))
 
@@ -273,13 +273,13 @@ class _Mount:
                 self._leave_out(tool.name, str(error))
                 return False
             done = done or change.ok
-            self._host.apply(change)
+            self._host.announce(change)
             for failure in change.failed_roles:
                 self._report(tool.name, f"it is left out for {failure.role!r}: {failure.error}")
         return done
 
     def _hide(self) -> None:
-        self._host.apply(self._host.registry.hide(self._server.source))
+        self._host.announce(self._host.registry.hide(self._server.source))
 
     def _leave_out(self, name: str, problem: str) -> None:
         self._report(name, f"it is left out: {problem}")

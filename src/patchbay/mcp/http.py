@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,7 +12,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_METHOD_HEADER
 
-from patchbay._text import one_line
+from patchbay._text import json_object, one_line
 from patchbay.errors import ConfigurationError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.limits import MAX_MESSAGE, REFUSED, too_large
@@ -36,20 +35,20 @@ def http_transport(
     A request that is refused (HTTP 401, 403) is sent again where ``newer_auth`` has one, else its error has the code REFUSED.
     """
     if server.transport == "sse":
-        return sse_client(server.url, httpx_client_factory=lambda *_, **__: _Client(server, auth, newer_auth))
+        return sse_client(server.url, httpx_client_factory=lambda *_, **__: _HttpClient(server, auth, newer_auth))
     return _streamable(server, auth, newer_auth)
 
 
 @asynccontextmanager
 async def _streamable(server: McpServer, auth: httpx2.Auth | None, newer_auth: NewerAuth) -> AsyncIterator[Any]:
     async with (
-        _Client(server, auth, newer_auth) as client,
+        _HttpClient(server, auth, newer_auth) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE) as streams,
     ):
         yield streams
 
 
-class _Client(httpx2.AsyncClient):
+class _HttpClient(httpx2.AsyncClient):
     """Turns refusals into errors of their own request, where the SDK would end the connection or lose the reason."""
 
     def __init__(self, server: McpServer, auth: httpx2.Auth | None, newer_auth: NewerAuth) -> None:
@@ -84,9 +83,8 @@ class _Client(httpx2.AsyncClient):
         is_unknown = response.status_code == 401
         words = f"it asks for a login, or for other credentials: {self._login}" if is_unknown else "it does not allow this"
         words = f"{words} ({reason})" if reason else words
-        if (
-            is_first and is_unknown
-        ):  # the SDK would answer an error with the handshake of the older era, whose error hides this one
+        if is_first and is_unknown:
+            # The SDK would answer an error with the handshake of the older era, whose error hides this one.
             raise ConfigurationError(words)
         return _refusal(request, response.status_code, words)
 
@@ -100,12 +98,12 @@ async def _reason(response: httpx2.Response) -> str:
     """Return what an error's body says: a message of JSON-RPC, or a description of OAuth. Closes the response."""
     try:
         is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-        content = json.loads(await response.aread()) if is_json else None
-    except (ValueError, RecursionError, httpx2.StreamError):
+        content = json_object((await response.aread()).decode("utf-8", "replace")) if is_json else None
+    except httpx2.StreamError:
         content = None
     finally:
         await response.aclose()
-    content = content if isinstance(content, dict) else {}
+    content = content or {}
     inner = content.get("error")
     found = inner.get("message") if isinstance(inner, dict) else content.get("error_description")
     return one_line(found, 300) if isinstance(found, str) else ""

@@ -44,14 +44,14 @@ class HttpSessions:
         if self._owner.done():
             self._owner.result()
 
-    def stop(self) -> None:
+    def end_streams(self) -> None:
         """End the streams of notifications, for which a server that stops would wait. Running calls go on."""
         self._stopping.set()
-        self._server.stop()
+        self._server.end_streams()
 
     async def aclose(self) -> None:
         """End all sessions and their calls."""
-        self.stop()
+        self.end_streams()
         self._closing.set()
         if self._owner is not None:
             await asyncio.wait([self._owner])

@@ -20,7 +20,7 @@ _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImportedServers:
     """The servers in a file, and notes about those that cannot be imported."""
 
     path: Path
@@ -29,7 +29,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ForeignClient:
     """A client's configuration files, and the conversion of its entries to ours."""
 
     title: str
@@ -37,7 +37,9 @@ class Client:
     entries: Callable[[Any, Path], Mapping[str, Any]]
 
 
-def import_servers(client: str, *, path: Path | None = None, home: Path | None = None, folder: Path | None = None) -> list[Found]:
+def import_servers(
+    client: str, *, path: Path | None = None, home: Path | None = None, folder: Path | None = None
+) -> list[ImportedServers]:
     """Return the servers of a client of CLIENTS, by file: ``path``, or those of its usual places that exist.
 
     ``folder`` is the project whose own file is read too. An entry that cannot be used is a note. Raises ConfigurationError for a
@@ -49,7 +51,7 @@ def import_servers(client: str, *, path: Path | None = None, home: Path | None =
     return [_found(known, each, folder) for each in paths]
 
 
-def _found(client: Client, path: Path, folder: Path) -> Found:
+def _found(client: ForeignClient, path: Path, folder: Path) -> ImportedServers:
     content = _read(path)
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{path}: it must be an object.")
@@ -60,7 +62,7 @@ def _found(client: Client, path: Path, folder: Path) -> Found:
             servers += parse_servers({name: _without_inputs(entry)})
         except ConfigurationError as error:
             notes.append(f"{name} is left out: {error}")
-    return Found(path, tuple(servers), tuple(notes))
+    return ImportedServers(path, tuple(servers), tuple(notes))
 
 
 def _read(path: Path) -> Any:
@@ -144,20 +146,22 @@ def _application_folder(home: Path) -> Path:
     return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming") if sys.platform == "win32" else home / ".config"
 
 
-CLIENTS: Final[Mapping[str, Client]] = {
-    "claude-desktop": Client(
+CLIENTS: Final[Mapping[str, ForeignClient]] = {
+    "claude-desktop": ForeignClient(
         "Claude Desktop",
         lambda home, _: iter([_application_folder(home) / "Claude" / "claude_desktop_config.json"]),
         _mcp_servers,
     ),
-    "claude-code": Client("Claude Code", lambda home, folder: iter([home / ".claude.json", folder / ".mcp.json"]), _claude_code),
-    "codex": Client(
+    "claude-code": ForeignClient(
+        "Claude Code", lambda home, folder: iter([home / ".claude.json", folder / ".mcp.json"]), _claude_code
+    ),
+    "codex": ForeignClient(
         "Codex", lambda home, folder: iter([home / ".codex" / "config.toml", folder / ".codex" / "config.toml"]), _codex
     ),
-    "cursor": Client(
+    "cursor": ForeignClient(
         "Cursor", lambda home, folder: iter([home / ".cursor" / "mcp.json", folder / ".cursor" / "mcp.json"]), _mcp_servers
     ),
-    "vscode": Client(
+    "vscode": ForeignClient(
         "VS Code",
         lambda home, folder: iter([_application_folder(home) / "Code" / "User" / "mcp.json", folder / ".vscode" / "mcp.json"]),
         _vs_code,

@@ -122,7 +122,7 @@ class RegistryServer:
         if extend is not None:
             extend(self.sdk)
 
-    def stop(self) -> None:
+    def end_streams(self) -> None:
         """End the streams of changes; running calls go on."""
         self._listeners.close()
 
@@ -206,7 +206,7 @@ class RegistryServer:
             yield {"subscriptions": self._bus}
         finally:
             unsubscribe()
-            self.stop()
+            self.end_streams()
             for task in tasks:
                 task.cancel()
             with anyio.CancelScope(shield=True):

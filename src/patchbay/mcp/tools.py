@@ -22,7 +22,7 @@ from patchbay.mcp.limits import MAX_PROGRESS
 from patchbay.schema import SchemaValidator
 from patchbay.tools import ToolContext, Validation
 from patchbay.tools.results import render_result
-from patchbay.tools.tool import ForeignTool, checked_annotations
+from patchbay.tools.tool import MCP_HINTS, ForeignTool, checked_annotations
 from patchbay.types import Attachment, Illustrated
 
 MAX_TOOL_NAME: Final = 64
@@ -31,7 +31,6 @@ MAX_TOOL_NAME: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 _HASH_CHARS: Final = 8
-_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 Call = Callable[[str, dict[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
 """Sends a call: the tool's own name, its arguments, and a callback for progress."""
@@ -192,4 +191,4 @@ def _annotations(definition: types.Tool) -> dict[str, bool]:
     if definition.annotations is None:
         return {}
     given = definition.annotations.model_dump(by_alias=True)
-    return checked_annotations({name: given[name] for name in _HINTS if isinstance(given.get(name), bool)})
+    return checked_annotations({name: given[name] for name in MCP_HINTS if isinstance(given.get(name), bool)})

@@ -69,7 +69,7 @@ class McpEndpoint:
         """End the streams of notifications, before the server waits for running requests."""
         self._stopped = True
         for sessions in self._roles.values():
-            sessions.stop()
+            sessions.end_streams()
 
     async def aclose(self) -> None:
         """End all sessions."""

@@ -106,18 +106,20 @@ class Progress:
 class AgentScope:
     """The agent's context of a turn's calls, the same for all of them; empty without an agent.
 
-    ``state`` is the base of the calls' states; it is only read. ``session`` and ``invocation_context`` are the agents' own
-    objects. ``invocation_id`` names the run, and stays the same when the run is resumed. ``idempotency_key`` is the key of a
-    single call, if its caller gave one. ``check`` validates a call's actions: what it raises is the call's failure.
+    ``session`` and ``invocation_context`` are the agents' own objects.
     """
 
     agent_name: str = ""
     session: Any = None
     invocation_id: str = ""
+    """The name of the run, the same when the run is resumed."""
     invocation_context: Any = None
     state: Mapping[str, Any] = field(default_factory=dict)
+    """The base of the calls' states; it is only read."""
     check: Callable[[ToolActions], None] | None = None
+    """Validates a call's actions: what it raises is the call's failure."""
     idempotency_key: str = ""
+    """The key of a single call, if its caller gave one."""
 
 
 NO_SCOPE = AgentScope()

@@ -31,18 +31,18 @@ ANNOTATION_NAME: Final = r"^[A-Za-z0-9_.\-]{1,64}$"
 """The pattern of an annotation's name."""
 
 _ANNOTATION_NAME: Final = re.compile(ANNOTATION_NAME)
-_HINTS: Final = {
+MCP_HINTS: Final = {
     "readOnlyHint": "read_only",
     "destructiveHint": "destructive",
     "idempotentHint": "idempotent",
     "openWorldHint": "open_world",
 }
-"""MCP's names of annotations."""
+"""Our names of annotations by MCP's."""
 
 
 def normalized_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
     """Return annotations with MCP's names replaced by ours."""
-    return {_HINTS.get(name, name): value for name, value in annotations.items()}
+    return {MCP_HINTS.get(name, name): value for name, value in annotations.items()}
 
 
 def checked_annotations(annotations: Any) -> dict[str, bool]:

@@ -47,27 +47,27 @@ def expressed(schema: Any, convert: Callable[[Schema], Schema]) -> Schema | Unsu
         return Unsupported("its schema is nested too deeply once its references are written out")
 
 
-class Budget:
+class NodeLimit:
     """Limit on the schemas that one conversion visits: nested references can expand a short text to billions."""
 
     def __init__(self, schemas: int) -> None:
         self._left = schemas
 
-    def spend(self) -> None:
+    def count(self) -> None:
         """Count one. Raises RefusedError beyond the limit."""
         self._left -= 1
         if self._left < 0:
             raise RefusedError("its schema is too large once its references are written out")
 
 
-def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
+def as_object(root: Schema, limit: NodeLimit | None = None) -> dict[str, Any]:
     """Return ``root`` as a plain object schema with properties: no provider accepts alternatives at the root.
 
     The properties of all branches are merged; required are those that every alternative requires. Raises RefusedError if the
     arguments cannot be an object.
     """
-    budget = budget or Budget(_MAX_BRANCHES)
-    budget.spend()
+    limit = limit or NodeLimit(_MAX_BRANCHES)
+    limit.count()
     node = dict(resolved(root, root))
     kinds = types_of(node)
     if kinds and "object" not in kinds:
@@ -76,13 +76,13 @@ def as_object(root: Schema, budget: Budget | None = None) -> dict[str, Any]:
     properties: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
     required = list(names_in(node.get("required")))
     for part in _schemas(node.get("allOf")):
-        inner = as_object({**part, **_definitions(root)}, budget)
+        inner = as_object({**part, **_definitions(root)}, limit)
         _add(properties, inner["properties"], "allOf")
         required += inner.get("required", ())
     choices: list[list[str]] = []
     for key in ("anyOf", "oneOf"):
         parts = [part for part in _schemas(node.get(key)) if _may_be_object(part, root)]
-        branches = [as_object({**part, **_definitions(root)}, budget) for part in parts]
+        branches = [as_object({**part, **_definitions(root)}, limit) for part in parts]
         for branch in branches:
             _add(properties, branch["properties"], "anyOf")
         if branches:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from patchbay._json_schema import types_of
 from patchbay.schema.arguments import json_type
 from patchbay.schema.subsets.common import (
-    Budget,
+    NodeLimit,
     Schema,
     Unsupported,
     accepts_null,
@@ -50,19 +50,19 @@ def _whole(root: Schema) -> Schema:
     plain = as_object(root)
     if not plain["properties"]:
         return {}
-    return _Writer(plain).node(plain, ())
+    return _GeminiWriter(plain).node(plain, ())
 
 
-class _Writer:
+class _GeminiWriter:
     """Converts one schema, with its references expanded."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._budget = Budget(_MAX_NODES)
+        self._limit = NodeLimit(_MAX_NODES)
 
     def node(self, schema: Any, within: tuple[str, ...]) -> dict[str, Any]:
         """Convert one schema; ``within`` has the references that are being expanded."""
-        self._budget.spend()
+        self._limit.count()
         if not isinstance(schema, Mapping):
             return _anything()
         reference = schema.get("$ref")
@@ -71,7 +71,7 @@ class _Writer:
                 name = reference.rpartition("/")[2]
                 return {"type": "object", "description": f"Again like {name}, in which this stands."}
             within = (*within, reference)
-        node = _merged(resolved(schema, self._root), self._root, self._budget)
+        node = _merged(resolved(schema, self._root), self._root, self._limit)
         nullable = accepts_null(node, self._root)
         made = self._without_null(node, within)
         if nullable:
@@ -175,17 +175,17 @@ def _first(made: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _merged(node: Schema, root: Schema, budget: Budget) -> Schema:
+def _merged(node: Schema, root: Schema, limit: NodeLimit) -> Schema:
     """Return ``node`` with its ``allOf`` merged into it; the outer keywords take precedence."""
     parts = _list(node, "allOf")
     if not parts:
         return node
-    budget.spend()
+    limit.count()
     merged: dict[str, Any] = {}
     for part in [*parts, {key: value for key, value in node.items() if key != "allOf"}]:
         if not isinstance(part, Mapping):
             continue
-        part = _merged(resolved(part, root), root, budget)  # noqa: PLW2901  (the same part, expanded)
+        part = _merged(resolved(part, root), root, limit)  # noqa: PLW2901  (the same part, expanded)
         properties = {**merged.get("properties", {}), **(part.get("properties") or {})}
         required = [*names_in(merged.get("required")), *names_in(part.get("required"))]
         merged = {**merged, **part}

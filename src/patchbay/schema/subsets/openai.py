@@ -10,7 +10,7 @@ from typing import Any, Final
 from patchbay._json_schema import DICTS, LISTS, ONE, applicable, item_schema, types_of, unresolved
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.schema.subsets.common import (
-    Budget,
+    NodeLimit,
     RefusedError,
     Schema,
     Unsupported,
@@ -43,7 +43,7 @@ _NOTED: Final = ("default", "minLength", "maxLength", "uniqueItems")
 
 def openai_strict(schema: Schema) -> Schema | Unsupported:
     """Return the schema in the subset of strict mode."""
-    return expressed(schema, lambda root: _Writer(as_object(root)).whole())
+    return expressed(schema, lambda root: _StrictWriter(as_object(root)).whole())
 
 
 def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
@@ -60,12 +60,12 @@ def without_added_nulls(schema: Schema, raw_arguments: str) -> str:
     return json.dumps(arguments, ensure_ascii=False) if _drop_nulls(arguments, schema, schema) else raw_arguments
 
 
-class _Writer:
+class _StrictWriter:
     """Converts one schema, and counts against the limits of strict mode."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._budget = Budget(_MAX_NODES)
+        self._limit = NodeLimit(_MAX_NODES)
         self._properties = 0
         self._values = 0
         self._names = 0
@@ -91,7 +91,7 @@ class _Writer:
         return self._node(schema, f"/{key}/{name}", 0)
 
     def _node(self, schema: Any, path: str, depth: int, alternatives: int = 0) -> dict[str, Any]:
-        self._budget.spend()
+        self._limit.count()
         if depth > _MAX_NESTING or alternatives > _MAX_NESTING:
             raise RefusedError(f"{path} is nested more than {_MAX_NESTING} levels deep")
         if not isinstance(schema, Mapping):

@@ -99,11 +99,11 @@ class RegistrationTable:
         """Return the entry of a key."""
         return self._by_name.get(key.name, {}).get(key.role)
 
-    def named(self, name: str) -> list[Entry]:
+    def entries_named(self, name: str) -> list[Entry]:
         """Return the entries of a name, of all roles."""
         return list(self._by_name.get(name, {}).values())
 
-    def seen(self, role: str, name: str) -> Entry | None:
+    def visible_entry(self, role: str, name: str) -> Entry | None:
         """Return the entry of this name that is visible to the role."""
         entries = self._by_name.get(name, {})
         if (own := entries.get(role)) is not None:
@@ -111,9 +111,9 @@ class RegistrationTable:
         common = entries.get(None)
         return common if common is not None and common.registration.reaches(role) else None
 
-    def view(self, role: str) -> list[Entry]:
+    def visible_entries(self, role: str) -> list[Entry]:
         """Return the entries that are visible to the role, in order."""
-        seen = (self.seen(role, name) for name in self._by_name)
+        seen = (self.visible_entry(role, name) for name in self._by_name)
         return in_order(entry for entry in seen if entry is not None)
 
     def displaced_by(self, registration: Registration) -> list[Entry]:
@@ -121,12 +121,12 @@ class RegistrationTable:
         role = registration.role
         others = (
             entry
-            for entry in self.named(registration.name)
+            for entry in self.entries_named(registration.name)
             if role is None or entry.registration.role == role or entry.registration.reaches(role)
         )
         return sorted(others, key=lambda entry: entry.registration.role != role)
 
-    def put(self, entry: Entry) -> list[Key]:
+    def replace_with(self, entry: Entry) -> list[Key]:
         """Add an entry, remove or restrict those that it displaces, and return the keys of all changed entries."""
         registration = entry.registration
         displaced = self.displaced_by(registration)
@@ -134,14 +134,14 @@ class RegistrationTable:
         if here is not None and len(displaced) == 1 and here.registration == registration and here.hidden == entry.hidden:
             return []  # no change
         for other in displaced:
-            self.take(other, registration.role)
+            self.remove_from(other, registration.role)
         place = here.registration.place if here is not None else _first_place(displaced)
         if place is None:
             place = self._next_place
         self._set(replace(entry, registration=replace(registration, place=place)))
         return [entry.key, *(other.key for other in displaced if other.key != entry.key)]
 
-    def take(self, entry: Entry, role: str | None) -> None:
+    def remove_from(self, entry: Entry, role: str | None) -> None:
         """Remove an entry from a role, or (None) from all."""
         registration = entry.registration
         if role is None or registration.role == role:
@@ -149,7 +149,7 @@ class RegistrationTable:
         else:
             self._set(replace(entry, registration=replace(registration, excluded=registration.excluded | {role})))
 
-    def give_back(self, entry: Entry, role: str) -> None:
+    def remove_exclusion(self, entry: Entry, role: str) -> None:
         """Remove a role from the exclusions of an entry."""
         registration = entry.registration
         self._set(replace(entry, registration=replace(registration, excluded=registration.excluded - {role})))
@@ -160,7 +160,7 @@ class RegistrationTable:
         Returns the added entries, and the keys of stored ones that differ now: a present entry replaces or restricts them.
         """
         older = list(entries)
-        there = {entry.key.name: self.named(entry.key.name) for entry in older}
+        there = {entry.key.name: self.entries_named(entry.key.name) for entry in older}
         came, differ = [], []
         for entry in older:
             key = entry.key
@@ -173,14 +173,14 @@ class RegistrationTable:
             self._set(replace(entry, registration=replace(entry.registration, place=place)))
             came.append(key)
         for key in [key for key in came if key.role is None]:
-            own = {entry.key.role for entry in self.named(key.name) if entry.key.role is not None}
+            own = {entry.key.role for entry in self.entries_named(key.name) if entry.key.role is not None}
             entry = self._by_name[key.name][None]
             if not own <= (excluded := entry.registration.excluded):
                 self._set(replace(entry, registration=replace(entry.registration, excluded=excluded | own)))
                 differ.append(key)
         return [self._by_name[key.name][key.role] for key in came], differ
 
-    def mark(self, entry: Entry, *, hidden: bool) -> None:
+    def set_hidden(self, entry: Entry, *, hidden: bool) -> None:
         """Set whether an entry is hidden."""
         self._set(replace(entry, hidden=hidden))
 

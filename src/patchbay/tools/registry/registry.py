@@ -180,10 +180,10 @@ class ToolRegistry:
             self._known(role)
             for entry in self._table:
                 if entry.registration.role == role:
-                    self._table.take(entry, role)
+                    self._table.remove_from(entry, role)
                     change.keys[entry.key] = None
                 elif role in entry.registration.excluded:
-                    self._table.give_back(entry, role)
+                    self._table.remove_exclusion(entry, role)
                     change.keys[entry.key] = None
             del self._roles[role]
             self._snapshots.pop(role, None)
@@ -212,7 +212,7 @@ class ToolRegistry:
             if change.failed or not targets:
                 return
             change.affected = targets
-            if keys := self._table.put(entry):
+            if keys := self._table.replace_with(entry):
                 change.keys.update(dict.fromkeys(keys))
                 change.roles.update(dict.fromkeys(targets))
 
@@ -236,7 +236,7 @@ class ToolRegistry:
 
         def work(change: Changing) -> None:
             targets = self._targets(role)
-            for entry in self._table.named(name):
+            for entry in self._table.entries_named(name):
                 expected = expected_source is None or expected_source == entry.registration.source
                 self._take(change, entry, role or None, targets, allowed=expected and permissions.may_touch(entry.registration))
 
@@ -330,7 +330,7 @@ class ToolRegistry:
             for entry in self._table:
                 if entry.hidden is not hidden and _matches(entry.registration, source, origin):
                     seen_by = self._seen_by(entry, tuple(self._roles))
-                    self._table.mark(entry, hidden=hidden)
+                    self._table.set_hidden(entry, hidden=hidden)
                     change.roles.update(dict.fromkeys(seen_by))
 
         return self._change(action, work)
@@ -343,7 +343,7 @@ class ToolRegistry:
             for each in seen_by or (entry.registration.role or EVERY_ROLE,):
                 change.refused[Refusal(each, entry.registration.source)] = None
             return
-        self._table.take(entry, role)
+        self._table.remove_from(entry, role)
         change.keys[entry.key] = None
         change.roles.update(dict.fromkeys(seen_by))
         change.removed += len(seen_by)
@@ -355,7 +355,7 @@ class ToolRegistry:
             return [_reserved(role, source) for role in targets]
         if permissions.inside:
             return []
-        seen = {role: entry for role in targets if (entry := self._table.seen(role, name)) is not None}
+        seen = {role: entry for role in targets if (entry := self._table.visible_entry(role, name)) is not None}
         displaced = self._table.displaced_by(registration)
         others = [
             *(
@@ -376,7 +376,7 @@ class ToolRegistry:
         ]
 
     def _seen_by(self, entry: Entry, roles: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(role for role in roles if self._table.seen(role, entry.key.name) is entry)
+        return tuple(role for role in roles if self._table.visible_entry(role, entry.key.name) is entry)
 
     def _targets(self, role: str | None) -> tuple[str, ...]:
         return (self._known(role),) if role else tuple(self._roles)
@@ -389,7 +389,7 @@ class ToolRegistry:
     def _snapshot(self, role: str) -> Snapshot:
         if (found := self._snapshots.get(role)) is None:
             self._known(role)
-            rows = ((entry.registration, entry.tool, entry.hidden) for entry in self._table.view(role))
+            rows = ((entry.registration, entry.tool, entry.hidden) for entry in self._table.visible_entries(role))
             found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows)
         return found
 
