@@ -81,22 +81,6 @@ async def test_a_frozen_plugin_has_its_process_and_no_tools_until_it_is_unfrozen
         assert pid == stand.host.plugins["heater"].pid
 
 
-async def test_freeze_waits_for_running_calls(heater, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    async with registered(heater, policy=replace(QUICK, drain=30)) as (_, stand):
-        reading = asyncio.create_task(stand.call("heater", "read", {"path": str(pipe)}))
-        await stand.printed("heater", "reading")
-        freezing = asyncio.create_task(stand.host.freeze("heater"))
-        while (await stand.call("heater", "heat"))["error"] is None:
-            pass
-        assert not freezing.done()
-        await asyncio.to_thread(pipe.write_text, "the end")
-        assert "the end" == (await reading)["output"]
-        await freezing
-        await stand.printed("heater", "cooling")
-
-
 async def test_a_call_that_does_not_end_is_stopped_before_the_hook_is_run(heater):
     async with registered(heater, policy=replace(QUICK, drain=0.05)) as (_, stand):
         hanging = asyncio.create_task(stand.call("heater", "hang"))

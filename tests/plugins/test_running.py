@@ -273,21 +273,6 @@ async def test_no_exception_of_a_handler_ends_the_plugin(error, kind):
 # -- time
 
 
-@pytest.mark.parametrize(("timeout", "within", "named"), [(0.05, None, 0.05), (30, 0.02, 0.02), (0.01, 9.0, 0.01)])
-def test_a_tool_that_is_too_slow_is_stopped_at_the_limit_that_was_promised_or_its_own(timeout, within, named):
-    stopped = []
-
-    async def handler(self):
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.append(True)
-
-    result = called(handler, options={"timeout": timeout}, within=within)
-    assert failure("TOOL_TIMEOUT", f"tool 'tool' timed out after {named}s", "tool_timeout") | {"ran": "unknown"} == result.body
-    assert [True] == stopped
-
-
 def test_a_thread_learns_that_its_time_is_up():
     learnt = threading.Event()
 
@@ -609,23 +594,6 @@ async def test_failing_lifecycle_hook_is_reported_and_the_plugin_continues(error
             frozen.error,
             (await running.call("open_shop", city="Rome")).output,
         )
-
-
-async def test_running_calls_are_cancelled_when_the_plugin_stops():
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    async def handler(self):
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async with run_plugin(plugin_with(handler)) as running:
-        call = asyncio.create_task(running.call("tool"))
-        await began.wait()
-    result = await call
-    assert (True, "TOOL_CANCELLED") == (ended.is_set(), result.error)
 
 
 async def test_init_without_super_call_is_an_error():

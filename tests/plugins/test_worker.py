@@ -16,14 +16,8 @@ from patchbay.plugins.protocol import (
     Begun,
     Bootstrap,
     CancelRun,
-    Crash,
-    LlmToolRegister,
-    Log,
     Progress,
-    Result,
-    StartupResult,
     Stop,
-    Trigger,
     child_command,
     read_bootstrap,
 )
@@ -72,24 +66,6 @@ def plugin_of(tmp_path: Path, body: str, toml: str = "") -> Path:
     return write_plugin(
         tmp_path / "plugin", f"import asyncio, os, sys, threading, time\nclass Plugin(NekoPluginBase):\n{lines}\n", toml
     )
-
-
-async def test_a_plugin_starts_registers_answers_and_stops(weather):
-    async with RigHost(weather, reason="restart") as host:
-        assert StartupResult(status="ready", hooks=("reload", "shutdown", "startup")) == await host.ready()
-        tools = await host.register(2)
-        assert [("get_weather", "weather", 60.0, None), ("hang", "weather", 60.0, None)] == [
-            (tool.name, tool.plugin_id, tool.timeout_seconds, tool.role) for tool in tools
-        ]
-        answer = await host.call("get_weather", arguments={"city": "北京"})
-        assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == answer
-        host.send(Stop())
-        assert 0 == await host.exited()
-        await host.closed.wait()
-        assert "startup restart\nshutdown stop\n" == host.stdout
-        assert "" == host.stderr
-        kinds = [type(message) for message in host.messages if not isinstance(message, Log | Begun)]
-        assert [StartupResult, LlmToolRegister, LlmToolRegister, Result] == kinds
 
 
 async def test_token_is_neither_in_the_command_nor_in_the_environment(tmp_path):
@@ -144,18 +120,6 @@ async def test_begun_is_written_before_the_handler_runs(tmp_path):
         assert host.connection.was_read_to_end
 
 
-async def test_repeated_request_runs_once(weather):
-    async with RigHost(weather) as host:
-        await host.register(2)
-        twice = Trigger(req_id="r", entry_id="__llm_tool__hang", run_id="x")
-        host.send(twice)
-        host.send(twice)
-        host.send(CancelRun(run_id="x"))
-        await host.result("r")
-        await host.call("get_weather", arguments={"city": "Rome"})
-        assert 1 == [message.req_id for message in host.messages if isinstance(message, Result)].count("r")
-
-
 async def test_call_has_the_given_or_a_new_idempotency_key(tmp_path):
     folder = plugin_of(
         tmp_path,
@@ -189,80 +153,6 @@ async def test_oversized_result_is_an_error_and_the_plugin_continues(tmp_path):
         answer = await host.call("much", arguments={"size": MAX_FRAME_BYTES})
         assert "RESULT_TOO_LARGE" == answer["error"]
         assert 5_000_000 == len((await host.call("much", arguments={"size": 5_000_000}))["output"])
-
-
-# -- logs and prints
-
-
-async def test_logs_are_messages_and_prints_are_output(tmp_path):
-    folder = plugin_of(
-        tmp_path,
-        """
-        @llm_tool
-        def talk(self):
-            print("printed \\u5317")
-            self.logger.warning("warned %s", "\\ud800")
-            self.logger.debug("not at this level")
-            try:
-                1 / 0
-            except ZeroDivisionError:
-                self.logger.exception("failed")
-        """,
-    )
-    async with RigHost(folder) as host:
-        await host.register()
-        await host.call("talk")
-        warned, failed = [message for message in host.messages if isinstance(message, Log)]
-        assert (30, "plugin.plugin", "warned �") == (warned.level, warned.logger, warned.message)
-        assert failed.message.startswith("failed\nTraceback")
-        assert "printed 北\n" == host.stdout
-
-
-# -- how it fails to start
-
-
-@pytest.mark.parametrize(
-    ("source", "words", "place", "lasts"),
-    [
-        ("raise RuntimeError('no luck')", "RuntimeError: no luck", "line 2, in <module>", False),
-        ("import sys; sys.exit(4)", "SystemExit: 4", "line 2, in <module>", False),
-        ("Plugin = 5", "There is no class 'Plugin'", "", True),
-        ("class Plugin: ...", "must extend NekoPluginBase", "", True),
-        ("class Plugin(NekoPluginBase):\n    def __init__(self, ctx): 1 / 0", "ZeroDivisionError", "in __init__", False),
-        ("class Plugin(NekoPluginBase)", "SyntaxError", "line 2\n", True),
-        ("import no_such_library_here", "ModuleNotFoundError", "line 2, in <module>", True),
-        ("class Plugin(NekoPluginBase):\n    @llm_tool(name='a b')\n    def a(self): ...", "'a b'", "line 3, in Plugin", True),
-    ],
-)
-async def test_unloadable_plugin_reports_its_cause_and_line_and_exits(tmp_path, source, words, place, lasts):
-    async with RigHost(write_plugin(tmp_path / "broken", source)) as host:
-        crash = await host.expect(Crash)
-        assert words in crash.error
-        assert lasts == crash.lasts
-        assert (place != "") == (crash.traceback != "")
-        assert place in crash.traceback
-        assert "llm_tool.py" not in crash.traceback
-        assert "importlib" not in crash.traceback
-        assert 1 == await host.exited()
-
-
-async def test_a_startup_that_hangs_fails_at_its_limit_and_can_be_stopped_before(tmp_path):
-    folder = plugin_of(
-        tmp_path,
-        """
-        @lifecycle(id="startup")
-        async def startup(self):
-            print("starting")
-            self.logger.info("starting")
-            await asyncio.Event().wait()
-        """,
-    )
-    async with RigHost(folder, startup_timeout=0.05) as host:
-        assert "the startup took longer than 0.05 s" == (await host.ready()).startup_error
-    async with RigHost(folder, startup_timeout=60.0) as host:
-        await host.expect(Log)
-        host.send(Stop())
-        assert 0 == await host.exited()
 
 
 # -- how it ends

@@ -128,6 +128,7 @@ class PluginRuntime:
         elif isinstance(message, LlmToolState):
             self.context.tools.set_state(message)
         elif isinstance(message, Freeze):
+            self._refusing = self._refusing or "is frozen"  # at once: a call may come with it
             self._spawn(self._freeze(message))
         elif isinstance(message, Unfreeze):
             self._spawn(self._unfreeze(message.req_id))
@@ -176,7 +177,6 @@ class PluginRuntime:
             return await call_hook(getattr(self.plugin, name), **arguments)
 
     async def _freeze(self, message: Freeze) -> None:
-        self._refusing = self._refusing or "is frozen"
         if message.drain is not None:
             await self._drain(message.drain)
         await self._answer_with_hook(message.req_id, "freeze")
