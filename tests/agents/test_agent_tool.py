@@ -64,19 +64,6 @@ def test_the_agent_sees_the_request_and_nothing_else_and_its_answer_is_the_resul
     assert ["user: What colour?", "assistant > 1", "tool 1"] == roles(boss.model.requests[1])
 
 
-def test_current_turn_begins_with_the_users_message():
-    boss = agent_calling(helper("blue"), include_contents="current_turn")
-    run(run_turn(Runner(boss), "What colour?"))
-    assert "user: What colour?" == roles(boss.model.requests[1])[0]
-
-
-def test_several_answers_are_joined():
-    events = run(
-        run_turn(Runner(agent_calling(SequentialAgent(name="all", sub_agents=[TextAgent("a", "1", "2"), TextAgent("b")]))))
-    )
-    assert {"result": "1\n\n2\n\nb"} == response(events)
-
-
 def test_state_is_passed_to_the_agent_and_its_changes_are_returned():
     def note(tool_context) -> str:
         tool_context.state["noted"] = tool_context.state["colour"] + "!"
@@ -147,15 +134,23 @@ def test_failure_of_the_agent_is_an_error_result(agent, words):
     assert "boss: done" == lines(events)[-1]
 
 
-def test_agent_without_an_answer_gives_an_empty_result():
-    async def silent(ctx):
-        ctx.state["seen"] = True
-        if False:
-            yield ""
+async def silent(ctx):
+    ctx.state["seen"] = True
+    if False:
+        yield ""
 
-    runner = Runner(agent_calling(FunctionAgent("helper", silent, [])))
-    assert {"result": ""} == response(run(run_turn(runner)))
-    assert {"seen": True} == run(state(runner))
+
+SEVERAL = SequentialAgent(name="helper", sub_agents=[TextAgent("a", "1", "2"), TextAgent("b")])
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected", "kept"),
+    [(SEVERAL, "1\n\n2\n\nb", {}), (FunctionAgent("helper", silent, []), "", {"seen": True})],
+)
+def test_several_answers_are_joined_and_none_is_an_empty_result(agent, expected, kept):
+    runner = Runner(agent_calling(agent))
+    assert {"result": expected} == response(run(run_turn(runner)))
+    assert kept == run(state(runner))
 
 
 def test_missing_request_is_an_error_for_the_model():
@@ -185,25 +180,6 @@ async def test_concurrent_agent_tools_are_isolated():
     assert keys[0] != keys[1]  # the same call id, in the same run: and yet another call
 
 
-async def test_concurrent_calls_of_one_agent_tool_are_isolated():
-    both = asyncio.Barrier(2)
-
-    async def meet(tool_context) -> str:
-        await both.wait()
-        return tool_context.idempotency_key
-
-    asked = []
-
-    def answer(request):
-        asked.append(request)
-        return call("meet") if len(request.messages) == 1 else request.messages[-1]["content"]
-
-    inner = helper(*[answer] * 4, tools=[meet])
-    calls = [call("helper", "1", request="one"), call("helper", "2", request="two")]
-    events = await run_turn(Runner(agent_calling(inner, script=[calls, "done"])))
-    assert response(events, 0) != response(events, 1)
-
-
 async def test_repeated_call_after_resumption_has_the_same_keys():
     keys = []
 
@@ -219,20 +195,16 @@ async def test_repeated_call_after_resumption_has_the_same_keys():
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_model_calls_of_an_agent_tool_count_against_the_callers_limit():
+@pytest.mark.parametrize(
+    ("limit", "code", "requests"), [({"max_llm_calls": 5}, "MAX_LLM_CALLS", 4), ({"max_tool_calls": 3}, "MAX_TOOL_CALLS", 3)]
+)
+def test_calls_of_an_agent_tool_count_against_the_callers_limit(limit, code, requests):
     inner = helper(*[call("noop")] * 9, tools=[noop])
     boss = agent_calling(inner)
-    events = run(run_turn(Runner(boss), run_config=RunConfig(max_llm_calls=5)))
-    assert (4, 1) == (len(inner.model.requests), len(boss.model.requests))
-    assert "MAX_LLM_CALLS" in response(events)["error"]
-    assert "boss! MAX_LLM_CALLS" == lines(events)[-1]
-
-
-def test_tool_calls_of_an_agent_tool_count_against_the_callers_limit():
-    inner = helper(*[call("noop")] * 9, tools=[noop])
-    events = run(run_turn(Runner(agent_calling(inner)), run_config=RunConfig(max_tool_calls=3)))
-    assert 4 == len(inner.model.requests) + 1
-    assert "boss! MAX_TOOL_CALLS" == lines(events)[-1]
+    events = run(run_turn(Runner(boss), run_config=RunConfig(**limit)))
+    assert (requests, 1) == (len(inner.model.requests), len(boss.model.requests))
+    assert code in response(events)["error"]
+    assert f"boss! {code}" == lines(events)[-1]
 
 
 def noop() -> str:

@@ -79,6 +79,10 @@ def around(request):
     }[request.param]
 
 
+def refuse(_: ChatRequest) -> Any:
+    raise OSError("no way in")
+
+
 async def says(*events: Any) -> AsyncIterator[Any]:
     for event in events:
         if isinstance(event, BaseException):
@@ -97,6 +101,7 @@ async def says(*events: Any) -> AsyncIterator[Any]:
         (lambda _: says(ModelReply(Reply(None))), "NO_RESPONSE", "Model returned no response"),
         (lambda _: says(ModelReply(Reply(""))), "NO_RESPONSE", "Model returned no response"),
         (lambda _: says(), "NO_RESPONSE", "Model returned no response"),
+        (refuse, "MODEL_ERROR", "OSError: no way in"),
         (lambda _: says("what is this"), "MODEL_ERROR", "TypeError: A model gave str: TextDelta, ReasoningDelta or"),
     ],
 )
@@ -110,17 +115,6 @@ async def test_failing_model_ends_the_run_with_an_event_and_the_session_stays_us
     assert ["better"] == [word for word in kinds(await chat.say("again", **settings)) if word[0] != "~"]
     assert ["hi", f"[{code}]", "again", "better"] == kinds((await chat.session()).events)
     assert (None, "better") == (chat.runs[0].text, chat.runs[1].text)
-
-
-def test_unusable_model_ends_the_run_with_an_event(around):
-    class Broken:
-        def respond(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
-            raise OSError("no way in")
-
-    options, fields, settings = around
-    chat = Chat(LlmAgent(name="a", model=Broken(), **fields), **options)
-    (event,) = asyncio.run(chat.say(**settings))
-    assert ("MODEL_ERROR", "OSError: no way in") == (event.error_code, event.error_message)
 
 
 @pytest.mark.parametrize(
@@ -183,39 +177,41 @@ def test_incomplete_answer_has_no_text_of_earlier_rounds():
     assert "[UPSTREAM_ERROR]" == kinds(events)[-1]
 
 
-async def test_the_number_of_answers_is_limited():
-    model = ScriptedModel([ADD, ADD, "better"])
-    chat = Chat(agent(model, add))
-    events = await chat.say(max_llm_calls=2)
-    assert ["?add", "!add", "?add", "!add", "[MAX_LLM_CALLS]"] == kinds(events)
-    assert "Exceeded max LLM calls (2). Possible infinite loop." == events[-1].error_message
-    assert ["better"] == kinds(await chat.say("again", max_llm_calls=2)), "each run has limits of its own"
-    assert_settled(said_to(model))
-
-
-async def test_the_number_of_calls_is_limited():
-    model = ScriptedModel([[ADD, ADD, ADD], "better"])
-    chat = Chat(agent(model, add))
-    events = await chat.say(max_tool_calls=2)
-    assert ["?add?add?add", "!add!add!add", "[MAX_TOOL_CALLS]"] == kinds(events)
-    assert "Exceeded max tool calls (2)." == events[-1].error_message
-    results = [response.response for response in events[1].get_function_responses()]
-    assert [{"result": 2}, {"result": 2}] == results[:2]
-    assert "error" in results[2]
-    assert ["better"] == kinds(await chat.say("again"))
-    assert_settled(said_to(model))
-
-
+@pytest.mark.parametrize(
+    ("steps", "limit", "expected", "message", "errors"),
+    [
+        (
+            [ADD, ADD],
+            {"max_llm_calls": 2},
+            ["?add", "!add", "?add", "!add", "[MAX_LLM_CALLS]"],
+            "Exceeded max LLM calls (2). Possible infinite loop.",
+            0,
+        ),
+        (
+            [[ADD, ADD, ADD]],
+            {"max_tool_calls": 2},
+            ["?add?add?add", "!add!add!add", "[MAX_TOOL_CALLS]"],
+            "Exceeded max tool calls (2).",
+            1,
+        ),
+        (
+            [[ADD, ToolCall("", "forever")]],
+            {"run_timeout": 0.2},
+            ["?add?forever", "!add!forever", "[RUN_TIMEOUT]"],
+            "The run timed out after 0.2s",
+            1,
+        ),
+    ],
+)
 @pytest.mark.usefixtures("time_jumps")
-async def test_the_time_of_a_run_is_limited_while_its_tools_run():
-    model = ScriptedModel([[ADD, ToolCall("", "forever")], "better"])
+async def test_answers_and_calls_and_the_time_of_a_run_are_limited(steps, limit, expected, message, errors):
+    model = ScriptedModel([*steps, "better"])
     chat = Chat(agent(model, add, forever))
-    events = await chat.say(run_timeout=0.2)
-    assert ["?add?forever", "!add!forever", "[RUN_TIMEOUT]"] == kinds(events)
-    assert "The run timed out after 0.2s" == events[-1].error_message
-    assert {"result": 2} == response_of(events, "add")
-    assert "error" in response_of(events, "forever")
-    assert ["better"] == kinds(await chat.say("again"))
+    events = await chat.say(**limit)
+    assert (expected, message) == (kinds(events), events[-1].error_message)
+    results = [response.response for event in events for response in event.get_function_responses()]
+    assert [{"result": 2}] * (len(results) - errors) == [each for each in results if "error" not in each]
+    assert ["better"] == kinds(await chat.say("again", **limit)), "each run has limits of its own"
     assert_settled(said_to(model))
 
 

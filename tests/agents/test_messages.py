@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from patchbay.agents import Blob, Content, FunctionCall, FunctionResponse, Part
 from patchbay.agents.convert import from_messages, response_text, to_messages
-from patchbay.loop.conversation import LEFT_OUT
 from patchbay.testing import ScriptedModel
 from patchbay.tools import ToolContext
-from patchbay.tools.output import introduction
 from patchbay.types import Attachment, Reply, ToolCall
 
 from .turns import Chat, agent, assert_settled, kinds, run_agent, said_to
@@ -139,67 +137,7 @@ def test_messages_read_back_and_written_again_are_the_same(rounds):
 
 
 async def draw() -> Attachment:
-    """Draw."""
     return PNG
-
-
-@pytest.mark.parametrize("kinds_", [[], ["image"]])
-async def test_images_of_tools_reach_model_and_log_and_are_notes_in_later_turns(local_service, kinds_):
-    model = ScriptedModel([[ToolCall("1", "draw"), ToolCall("2", "draw")], "done", "again"])
-    chat = Chat(agent(model, draw, attachments=kinds_), local_service)
-    await chat.say()
-    shown = said_to(model)
-    images = [part for part in shown[-1]["content"] if part["type"] == "image_url"] if kinds_ else []
-    assert [PNG.to_openai()] * (2 if kinds_ else 0) == images
-    session = await chat.session()
-    kept = [part.inline_data for event in session.events if event.content for part in event.content.parts if part.inline_data]
-    assert [Blob("image/png", PNG.data, "a.png")] * (2 if kinds_ else 0) == kept
-    for event in session.events:
-        for response in event.get_function_responses():
-            assert "iVBOR" not in json.dumps(response.response)
-            assert "a.png" in response.response["result"], "it says what there is, once"
-    await chat.say("more")
-    if kinds_:
-        shown[-1] = user_message(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-    assert [*shown, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
-
-
-def user_message(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-async def test_images_of_calls_that_settle_separately_follow_all_results():
-    release = asyncio.Event()
-
-    async def late(tool_context: ToolContext) -> Any:
-        await release.wait()
-        return [PNG, "late"]
-
-    async def early(tool_context: ToolContext) -> Any:
-        return PNG
-
-    model = ScriptedModel([[ToolCall("1", "late"), ToolCall("2", "early")], "done", "again"])
-    chat = Chat(agent(model, late, early, attachments=["image"]), bus=None)
-    run = chat.begin()
-    kept = 0
-    async for event in run:
-        if event.get_function_calls():
-
-            async def look() -> None:
-                nonlocal kept
-                while not any(each.get_function_responses() for each in (await chat.session()).events):
-                    await asyncio.sleep(0)
-                kept += 1
-                release.set()
-
-            watcher = asyncio.create_task(look())
-    await watcher
-    assert 1 == kept, "the early one was recorded while the late one ran"
-    await chat.say("more")
-    first = list(model.requests[1].messages)
-    assert ["user", "assistant", "tool", "tool", "user"] == [message["role"] for message in first]
-    first[-1] = user_message(f"{introduction(1, '1')}\n{LEFT_OUT}\n{introduction(1, '2')}\n{LEFT_OUT}")
-    assert [*first, {"role": "assistant", "content": "done"}, user_message("more")] == said_to(model)
 
 
 async def test_user_message_can_hold_images(local_service):

@@ -38,7 +38,8 @@ class ValueTool(BaseTool):
         return {"name": "give", "parameters": {"type": "object", "properties": {"n": {}}}}
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
-        await asyncio.sleep(0)
+        for _ in range(6 * len(str(args)) % 20):  # some settle together, some apart
+            await asyncio.sleep(0)
         value = self.values[args["n"] % len(self.values)] if isinstance(args.get("n"), int) else args
         if isinstance(value, BaseException):
             raise value

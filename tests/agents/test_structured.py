@@ -118,16 +118,24 @@ def test_references_of_the_schema_resolve():
     assert not validator.is_valid({"answer": {"value": 1, "next": {"value": "x"}}})
 
 
-def test_other_tools_are_used_first_and_no_choice_is_forced():
-    model = ScriptedModel([ToolCall("1", "look"), answer_call({"x": 1})])
-    events = asyncio.run(Chat(agent(model, look, output_schema=Point)).say())
-    assert ["?look", "!look", f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}'] == kinds(events)
-    assert [None, None] == [request.tool_choice for request in model.requests]
+GIVEN = [f"?{ANSWER_TOOL}", f"!{ANSWER_TOOL}", '{"x": 1, "y": 0}']
 
 
-def test_calls_beside_the_typed_answer_run_and_the_run_ends():
-    events = run_agent([[answer_call({"x": 1}), ToolCall("1", "look")]], look, output_schema=Point)
-    assert [f"?{ANSWER_TOOL}?look", f"!{ANSWER_TOOL}!look", '{"x": 1, "y": 0}'] == kinds(events)
+@pytest.mark.parametrize(
+    ("steps", "settings", "expected"),
+    [
+        ([ToolCall("1", "look"), answer_call({"x": 1})], {}, ["?look", "!look", *GIVEN]),
+        ([[answer_call({"x": 1}), ToolCall("1", "look")]], {}, [f"{GIVEN[0]}?look", f"{GIVEN[1]}!look", GIVEN[2]]),
+        (['{"x": 1}'], {"streaming": True}, ['~{"x"', "~: 1}", GIVEN[2]]),
+        ([Reply(None)], {}, ["[NO_RESPONSE]"]),
+        ([answer_call({"x": number}) for number in "abcde"], {"max_llm_calls": 4}, [*GIVEN[:2] * 4, "[MAX_LLM_CALLS]"]),
+    ],
+    ids=["after another tool", "beside another call", "streamed", "no answer", "wrong without end"],
+)
+def test_the_events_of_a_typed_answer_beside_a_tool(steps, settings, expected):
+    model = ScriptedModel(steps)
+    assert expected == kinds(asyncio.run(Chat(agent(model, look, output_schema=Point)).say(**settings)))
+    assert {None} == {request.tool_choice for request in model.requests}
 
 
 def test_invalid_structured_answer_is_refused_with_its_errors():
@@ -166,11 +174,6 @@ async def test_repeated_invalid_answers_end_the_run_with_an_event():
     assert '{"x": 1, "y": 0}' == kinds(await chat.say("again"))[-1]
 
 
-def test_wrong_calls_without_end_meet_the_limit_of_the_run():
-    events = run_agent([answer_call({"x": number}) for number in "abcde"], output_schema=Point, settings={"max_llm_calls": 4})
-    assert "[MAX_LLM_CALLS]" == kinds(events)[-1]
-
-
 async def test_view_of_the_model_is_the_same_in_later_turns():
     model = ScriptedModel(
         ["words", answer_call({"x": "no"}), ToolCall("", "look"), answer_call({"x": 1}), '{"x": 2}', answer_call({"x": 3})]
@@ -194,15 +197,6 @@ def test_answer_tool_is_not_a_tool_of_the_caller_and_triggers_no_callbacks():
         after_tool_callback=lambda ctx, name, result: {"result": result, "audited": True},
     )
     assert (["look"], "[1]") == (asked, kinds(events)[-1])
-
-
-def test_deltas_are_streamed_for_typed_answers():
-    events = asyncio.run(Chat(agent(['{"x": 1}'], output_schema=Point)).say(streaming=True))
-    assert ['~{"x"', "~: 1}", '{"x": 1, "y": 0}'] == kinds(events)
-
-
-def test_empty_typed_answer_is_none():
-    assert ["[NO_RESPONSE]"] == kinds(run_agent([Reply(None)], output_schema=Point))
 
 
 @pytest.mark.parametrize("schema", [lambda: None, type("Odd", (), {}), 5, "Unknown"])

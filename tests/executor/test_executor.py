@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 from tool_calls import execute, run_calls
 
-from patchbay.errors import (
-    ConfigurationError,
-    IncompleteCallError,
-    ToolArgumentsError,
-    ToolError,
-    ToolTimeoutError,
-    UnknownToolError,
-)
+from patchbay import ToolRunner
+from patchbay.errors import ConfigurationError, ToolError, ToolFailed, ToolRetry, ToolTimeoutError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
-from patchbay.tools import tool
+from patchbay.testing import ScriptedModel
+from patchbay.tools import AgentScope, merge_actions, tool
 from patchbay.types import IncompleteCall, ToolCall
 
 SHORT = 0.02
@@ -34,67 +29,161 @@ def test_a_call_is_found_checked_run_and_recorded():
     assert {"a": 1, "b": 2} == done.arguments
     assert {"role": "tool", "tool_call_id": "c1", "content": "3"} == done.result.to_message()
     assert done.seconds >= 0
+    assert [] == run_calls([])
 
 
 def test_an_unknown_name_lists_the_nearest():
     async def get_weather(): ...
     async def send_mail(): ...
 
-    (done,) = run_calls([get_weather, send_mail], ToolCall("c1", "get_wether"))
+    done, long = run_calls([get_weather, send_mail], ToolCall("c1", "get_wether"), ToolCall("c2", "x" * 1_000_000))
     assert isinstance(done.error, UnknownToolError)
     assert ("unknown_tool", ("get_weather",)) == (done.result.code, done.error.nearest)
     assert "Did you mean 'get_weather'? Available tools: get_weather, send_mail." in done.content
     assert done.arguments is None
+    assert len(long.content) < 1000
 
 
-def test_a_very_long_unknown_name_costs_little_and_is_not_repeated_whole():
-    async def f(): ...
+class OutOfStockError(ToolError):
+    code = "out_of_stock"
 
-    (done,) = run_calls([f], ToolCall("c1", "x" * 1_000_000))
-    assert len(done.content) < 1000
-
-
-def test_invalid_arguments_are_an_error_and_the_body_does_not_run():
-    ran = []
-
-    async def f(a: int):
-        ran.append(a)
-
-    done = execute(f, '{"a": "x"}')
-    assert [] == ran
-    assert isinstance(done.error, ToolArgumentsError)
-    assert ("invalid_arguments", None) == (done.result.code, done.arguments)
-    assert "/a must be a valid integer" in done.content
-    assert "The tool did not run." in done.content
+    @property
+    def for_model(self) -> str:
+        return "Offer another size."
 
 
-def test_tool_error_may_define_its_message_for_the_model():
-    class OutOfStockError(ToolError):
-        code = "out_of_stock"
-
-        @property
-        def for_model(self) -> str:
-            return "Offer another size."
-
-    async def buy():
-        raise OutOfStockError("none left")
-
-    done = execute(buy)
-    assert ("Offer another size.", "out_of_stock") == (done.content, done.result.code)
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
-def test_a_call_that_was_cut_off_is_never_run():
-    ran = []
+class ExitsError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
 
-    async def f(a: str = ""):
-        ran.append(a)
 
-    (done,) = run_calls([f], IncompleteCall("c1", "f", '{"a": "xx', '{"a": "xx'))
-    assert [] == ran
-    assert isinstance(done.error, IncompleteCallError)
-    assert "incomplete_call" == done.result.code
-    assert "shorter" in done.content
-    assert '{"a": "xx' == done.call.raw_arguments
+class BrokenRetry(ToolRetry):
+    @property
+    def for_model(self) -> str:
+        raise RuntimeError
+
+
+FAILED = "Error: tool 'fail' failed: "
+NESTED = ExceptionGroup("both", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
+RETRY = "Fix the arguments and call the tool again."
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "content"),
+    [
+        (KeyError("foo"), "tool_error", f"{FAILED}KeyError: 'foo'"),
+        (AssertionError(), "tool_error", f"{FAILED}AssertionError"),
+        (ValueError("two\nlines"), "tool_error", f"{FAILED}ValueError: two\nlines"),
+        (NESTED, "tool_error", f"{FAILED}ExceptionGroup: both: ValueError: a; KeyError: 'b'"),
+        (
+            ExceptionGroup("many", [ValueError("a")] * 11),
+            "tool_error",
+            f"{FAILED}ExceptionGroup: many: {'ValueError: a; ' * 10}...",
+        ),
+        (UnprintableError(), "tool_error", f"{FAILED}UnprintableError: <UnprintableError>"),
+        (ExitsError(), "tool_error", f"{FAILED}ExitsError: <ExitsError>"),
+        (BrokenRetry("like this"), "tool_error", f"{FAILED}BrokenRetry: like this"),
+        (OutOfStockError("none left"), "out_of_stock", "Offer another size."),
+        (ToolRetry("Give the date as YYYY-MM-DD"), "tool_retry", f"Error: Give the date as YYYY-MM-DD. {RETRY}"),
+        (ToolRetry("Which city?"), "tool_retry", f"Error: Which city? {RETRY}"),
+        (ToolRetry(""), "tool_retry", f"Error: {RETRY}"),
+        (
+            ToolFailed("The archive is closed."),
+            "tool_failed",
+            "Error: The archive is closed. Do not try the same again: do something else, or tell the user.",
+        ),
+    ],
+)
+async def test_an_exception_of_a_tool_is_the_result_of_its_call_alone(error, code, content):
+    async def fail() -> None:
+        raise error
+
+    async def sibling() -> str:
+        return "fine"
+
+    done, other = await Executor([fail, sibling]).run([ToolCall("1", "fail"), ToolCall("2", "sibling")])
+    assert (code, content, error, "fine") == (done.result.code, done.content, done.error, other.content)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        (ToolCall("c1", "f", '{"a": "x"}'), "invalid_arguments", ["/a must be a valid integer", "The tool did not run."]),
+        (IncompleteCall("c1", "f", '{"a": 1', '{"a": 1'), "incomplete_call", ["shorter"]),
+    ],
+)
+def test_an_invalid_or_incomplete_call_is_never_run(call, code, words):
+    async def f(a: int = 0):
+        raise AssertionError("it ran")
+
+    (done,) = run_calls([f], call)
+    assert (code, None, call.raw_arguments) == (done.result.code, done.arguments, done.call.raw_arguments)
+    assert all(word in done.content for word in words)
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_tool_that_raises_keyboard_interrupt_is_an_error_result(kind, timeout):
+    """It must not end the background loop of sync code."""
+
+    def sync() -> None:
+        raise KeyboardInterrupt
+
+    async def asynchronous() -> None:
+        raise KeyboardInterrupt
+
+    press = tool(sync if kind == "sync" else asynchronous, name="press", timeout=timeout)
+    result = ToolRunner(ScriptedModel([ToolCall("c", "press", "{}"), "done"]), tools=[press]).run_sync("hi")
+    assert "done" == result.content
+    assert "KeyboardInterrupt" in result.tool_executions[0].content
+
+
+async def test_state_changes_of_a_failed_call_are_dropped_and_invisible_to_siblings():
+    state: dict[str, Any] = {}
+    seen = []
+    wrote = asyncio.Event()
+
+    async def a(tool_context: Any) -> None:
+        tool_context.state["from_a"] = 1
+        wrote.set()
+        raise ValueError
+
+    async def b(tool_context: Any) -> None:
+        await wrote.wait()
+        seen.append(tool_context.state.get("from_a"))
+        tool_context.state["from_b"] = 2
+
+    done = await Executor([a, b]).run([ToolCall("1", "a"), ToolCall("2", "b")], agent_scope=AgentScope(state=state))
+    assert ([None], {}) == (seen, state)
+    assert (None, {"from_b": 2}) == (done[0].actions, done[1].actions.state_delta)
+    assert {"from_b": 2} == merge_actions(done).state_delta
+
+
+@pytest.mark.parametrize("fails", ["timeout", "after", "stop"])
+async def test_any_failure_drops_the_state_changes_of_its_call(fails):
+    wrote = asyncio.Event()
+
+    async def write(tool_context: Any) -> None:
+        tool_context.state["x"] = 1
+        wrote.set()
+        if fails != "after":
+            await asyncio.Event().wait()
+
+    def after(*_: Any) -> None:
+        raise RuntimeError
+
+    options = {"timeout": {"tool_timeout": SHORT}, "after": {"after": after}, "stop": {}}[fails]
+    batch = Executor([write], **options).start([ToolCall("1", "write")])
+    await wrote.wait()
+    if fails == "stop":
+        await batch.stop()
+    done = await anext(batch)
+    assert (True, None) == (done.is_error, done.actions)
 
 
 def test_timeout_is_an_error_and_cancels_an_async_tool():
@@ -136,10 +225,8 @@ def test_tool_timeout_precedes_the_executors():
     async def none():
         await asyncio.Event().wait()
 
-    assert [False, True] == [
-        execution.is_error
-        for execution in run_calls([own, none], ToolCall("1", "own"), ToolCall("2", "none"), tool_timeout=SHORT)
-    ]
+    done = run_calls([own, none], ToolCall("1", "own"), ToolCall("2", "none"), tool_timeout=SHORT)
+    assert [False, True] == [execution.is_error for execution in done]
 
 
 async def test_calls_run_at_the_same_time_and_results_are_in_call_order():
@@ -158,11 +245,8 @@ async def test_calls_run_at_the_same_time_and_results_are_in_call_order():
 
     released = asyncio.Event()
     calls = [ToolCall("1", "meet", '{"me": "a", "other": "b"}'), ToolCall("2", "meet", '{"me": "b", "other": "a"}')]
-    assert ["a", "b"] == [
-        execution.value
-        for execution in (await Executor([meet]).run(calls, on_settled=lambda execution: settled.append(execution.value)))
-    ]
-    assert ["b", "a"] == settled
+    done = await Executor([meet]).run(calls, on_settled=lambda execution: settled.append(execution.value))
+    assert (["a", "b"], ["b", "a"]) == ([execution.value for execution in done], settled)
 
 
 async def test_sync_tools_run_at_the_same_time_and_leave_the_loop_free():
@@ -197,21 +281,6 @@ async def test_a_result_is_recorded_the_moment_it_settles():
         assert ["slow", "quick"] == [execution.value for execution in batch.executions]
     finally:
         await batch.stop()
-
-
-async def test_no_more_calls_run_at_once_than_allowed():
-    running = 0
-    most = 0
-
-    async def f() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-
-    assert 20 == len(await Executor([f], max_parallel=3).run([ToolCall(str(number), "f") for number in range(20)]))
-    assert 3 == most
 
 
 @pytest.mark.parametrize("late", ["a value", "an error"])
@@ -266,8 +335,7 @@ async def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by
     await asyncio.sleep(0)
     clean.set()
     await stopping
-    done = batch.executions[0]
-    assert (["clean"], "tool_timeout") == (log, done.result.code)
+    assert (["clean"], "tool_timeout") == (log, batch.executions[0].result.code)
 
 
 async def test_exception_of_on_settled_is_raised_after_the_tools_are_stopped():
@@ -289,54 +357,33 @@ async def test_exception_of_on_settled_is_raised_after_the_tools_are_stopped():
     assert [True] == stopped
 
 
-async def test_a_tool_sees_the_context_of_its_call():
-    async def f(tool_context) -> Any:
-        return tool_context.call_id, tool_context.name, len(tool_context.messages), tool_context.iteration
-
-    assert ("c9", "f", 1, 4) == (
-        await Executor([f]).run([ToolCall("c9", "f")], messages=[{"role": "user", "content": "hi"}], iteration=4)
-    )[0].value
-
-
-async def test_context_variables_reach_the_tools():
+async def test_a_tool_sees_the_context_of_its_call_and_the_callers_variables():
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("mine")
 
-    async def on_loop() -> str:
-        return variable.get()
+    async def on_loop(tool_context) -> Any:
+        about = tool_context.call_id, tool_context.name, len(tool_context.messages), tool_context.iteration
+        return *about, variable.get()
 
     def in_thread() -> str:
         return variable.get()
 
-    assert ["mine", "mine"] == [
-        each.value for each in await Executor([on_loop, in_thread]).run([ToolCall("1", "on_loop"), ToolCall("2", "in_thread")])
-    ]
-
-
-def test_empty_batch_has_no_executions():
-    assert [] == run_calls([])
+    calls = [ToolCall("c9", "on_loop"), ToolCall("2", "in_thread")]
+    done = await Executor([on_loop, in_thread]).run(calls, messages=[{"role": "user", "content": "hi"}], iteration=4)
+    assert [("c9", "on_loop", 1, 4, "mine"), "mine"] == [each.value for each in done]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"max_repeats": 0},
-        {"max_result_chars": 10},
-        {"max_result_chars": 0},
+        *({"max_result_chars": value} for value in (10, 0)),
         {"on_progress": 3},
-        {"before": 3},
-        {"before": "before"},
-        {"before": [None]},
-        {"before": {"a": print}},
+        *({"before": value} for value in (3, "before", [None], {"a": print})),
         {"after": 3},
-        {"tool_timeout": 0},
-        {"tool_timeout": float("nan")},
-        {"max_parallel": 0},
-        {"max_parallel": True},
-        {"cancel_grace": -1},
-        {"cancel_grace": "1"},
-        {"cancel_grace": None},
-        {"cancel_grace": True},
+        *({"tool_timeout": value} for value in (0, float("nan"))),
+        *({"max_parallel": value} for value in (0, True)),
+        *({"cancel_grace": value} for value in (-1, "1", None, True)),
     ],
 )
 def test_invalid_options_are_refused(options):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from virtual_time import ManualClockLoop, later
+from virtual_time import later, manual_clock
 
 from patchbay import ToolRetry
 from patchbay.executor import Budget, Executor, ToolExecution
@@ -78,19 +78,58 @@ class Paths:
         return use
 
 
-def test_approvers_and_the_tool_body_get_the_facts():
-    disk, person = Paths(a="/srv/data"), Person()
-    [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
-    facts = {"path": "/srv/data"}
-    assert [("use", {"path": "a"}, facts, digest_of("use", {"path": "a"}, facts))] == person.asked
-    assert ("used a", ["/srv/data"], 2) == (execution.content, disk.used, disk.looked)
+class Idle:
+    async def before_tool(self, call):
+        assert {} == call.facts
+
+
+class Mends:
+    async def before_tool(self, call):
+        return Modify({"arguments": {"path": "b"}})
+
+
+class Refuses:
+    async def before_tool(self, call):
+        return DenyTool("no")
+
+
+class Answers:
+    async def before_tool(self, call):
+        return Respond("mine")
+
+
+DATA = {"path": "/srv/data"}
+DENIED = "Tool execution denied"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "content", "looked", "used", "asked"),
+    [
+        pytest.param([], "used a", 1, ["/srv/data"], [], id="no hooks"),
+        pytest.param([Idle], "used a", 1, ["/srv/data"], [], id="no approvers"),
+        pytest.param([Person], "used a", 2, ["/srv/data"], [DATA], id="approved"),
+        pytest.param([lambda: Person(says=False)], DENIED, 1, [], [DATA], id="denied"),
+        pytest.param([Mends, Person], "used b", 2, ["/tmp/b"], [{"path": "/tmp/b"}], id="other arguments by a hook"),
+        pytest.param([Refuses, Person], f"{DENIED} by hook: no", 0, [], [], id="denied by a hook"),
+        pytest.param([Answers, Person], "mine", 1, [], [DATA], id="answered by a hook"),
+    ],
+)
+def test_who_gets_the_facts_and_how_often_they_are_found(hooks, content, looked, used, asked):
+    disk = Paths(a="/srv/data", b="/tmp/b")
+    mounted = {f"hook {number}": make() for number, make in enumerate(hooks)}
+    [execution] = ran(disk.tool(), hooks=hooks_of(**mounted))
+    people = [hook for hook in mounted.values() if isinstance(hook, Person)]
+    assert execution.content.startswith(content)
+    assert (looked, used, asked) == (disk.looked, disk.used, [each[2] for person in people for each in person.asked])
+    for tool_name, arguments, facts, digest in (each for person in people for each in person.asked):
+        assert digest_of(tool_name, arguments, facts) == digest
 
 
 def test_call_is_denied_if_its_facts_changed_after_approval():
     disk = Paths(a="/srv/data")
     person = Person(lambda: disk.leads.update(a="/etc"))
     [execution] = ran(disk.tool(), hooks=hooks_of(person=person))
-    words = "Tool execution denied: since it was approved, this has become another: path"
+    words = f"{DENIED}: since it was approved, this has become another: path"
     assert (words, "tool_denied", None, []) == (execution.content, execution.result.code, execution.arguments, disk.used)
 
 
@@ -127,18 +166,6 @@ def test_facts_in_another_order_are_the_same():
     assert ["a"] == [each.content for each in ran(use, hooks=hooks_of(person=Person()))]
 
 
-def test_facts_without_approvers_are_computed_once_and_passed_to_the_body():
-    alone, beside_others = Paths(a="/srv/data"), Paths(a="/srv/data")
-
-    class Idle:
-        async def before_tool(self, call):
-            assert {} == call.facts
-
-    ran(alone.tool())
-    ran(beside_others.tool(), hooks=hooks_of(idle=Idle()))
-    assert 2 * [(["/srv/data"], 1)] == [(each.used, each.looked) for each in (alone, beside_others)]
-
-
 def test_tool_without_facts_has_no_facts():
     seen, person = [], Person()
 
@@ -150,43 +177,6 @@ def test_tool_without_facts_has_no_facts():
     ran(use, hooks=hooks_of(person=person))
     arguments = {"path": "a"}
     assert ([("a", {})], [("use", arguments, {}, digest_of("use", arguments))]) == (seen, person.asked)
-
-
-def test_denied_call_computes_facts_once():
-    disk = Paths(a="/srv/data")
-    [execution] = ran(disk.tool(), hooks=hooks_of(person=Person(says=False)))
-    assert ("tool_denied", 1, []) == (execution.result.code, disk.looked, disk.used)
-
-
-def test_facts_are_computed_from_the_arguments_after_hooks():
-    class Mends:
-        async def before_tool(self, call):
-            return Modify({"arguments": {"path": "b"}})
-
-    disk, person = Paths(a="/srv/data", b="/tmp/b"), Person()
-    ran(disk.tool(), hooks=hooks_of(mends=Mends(), person=person))
-    assert ([("use", {"path": "b"}, {"path": "/tmp/b"})], ["/tmp/b"]) == ([each[:3] for each in person.asked], disk.used)
-
-
-def test_call_denied_by_a_hook_computes_no_facts():
-    disk = Paths(a="/srv/data")
-
-    class Refuses:
-        async def before_tool(self, call):
-            return DenyTool("no")
-
-    ran(disk.tool(), hooks=hooks_of(refuses=Refuses(), person=Person()))
-    assert 0 == disk.looked
-
-
-def test_approvers_of_a_hook_response_get_the_facts():
-    class Answers:
-        async def before_tool(self, call):
-            return Respond("mine")
-
-    disk, person = Paths(a="/srv/data"), Person()
-    [execution] = ran(disk.tool(), hooks=hooks_of(answers=Answers(), person=person))
-    assert ("mine", [{"path": "/srv/data"}], 1) == (execution.content, [each[2] for each in person.asked], disk.looked)
 
 
 class Box(BaseModel):
@@ -358,7 +348,8 @@ def test_facts_function_counts_against_the_tool_timeout(asks, stays):
 
 
 @pytest.mark.parametrize(("each", "code"), [(4, None), (6, "tool_timeout")])
-def test_recheck_of_facts_and_tool_share_one_timeout(each, code):
+@manual_clock
+async def test_recheck_of_facts_and_tool_share_one_timeout(each, code):
     """Facts computed before an approval have their own timeout, and the approval itself is not limited."""
 
     async def look(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -375,15 +366,8 @@ def test_recheck_of_facts_and_tool_share_one_timeout(each, code):
             await later(20)
             return True
 
-    async def main():
-        hooks = hooks_of(slow=Slow())
-        batch = Executor([use], hooks=hooks).begin().start([CALL])
-        async for _ in batch:
-            pass
-        return [each.result.code for each in batch.executions]
-
-    with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
-        assert [code] == runner.run(main())
+    batch = Executor([use], hooks=hooks_of(slow=Slow())).begin().start([CALL])
+    assert [code] == [each.result.code async for each in batch]
 
 
 def test_run_deadline_stops_a_facts_function():

@@ -7,8 +7,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import attrs
-import msgspec
 import pytest
 from pydantic import BaseModel
 from tool_calls import execute, run_calls
@@ -48,10 +46,6 @@ def test_a_before_hook_answers_in_the_tools_place(kind):
     assert ([], '{"blocked": true}', None, False) == (ran, done.content, done.arguments, done.is_error)
 
 
-def test_an_empty_answer_is_an_answer():
-    assert ("{}", []) == (execute(add, '{"a": 1}', before=lambda *_: {}).content, ran)
-
-
 @pytest.mark.parametrize("kind", [lambda hook: hook, as_async, lambda hook: [hook]])
 def test_after_hook_can_replace_the_result(kind):
     seen = []
@@ -63,10 +57,6 @@ def test_after_hook_can_replace_the_result(kind):
     done = execute(add, '{"a": 1}', after=kind(after))
     assert [("c1", "add", {"a": 1, "b": 2}, "c1", 3)] == seen
     assert ({"sum": 3}, '{"sum": 3}') == (done.value, done.content)
-
-
-def test_hooks_that_return_none_change_nothing():
-    assert 3 == execute(add, '{"a": 1}', before=lambda *_: None, after=as_async(lambda *_: None)).value
 
 
 def test_first_before_answer_wins_and_after_callbacks_are_chained():
@@ -170,11 +160,6 @@ def test_before_callback_may_fix_invalid_arguments_that_are_validated_again():
     assert 4 == len(seen)  # of the last there is nothing to be shown
 
 
-def test_before_callback_may_answer_a_call_with_invalid_arguments():
-    done = execute(add, "{}", before=lambda *_: {"mocked": True})
-    assert ({"mocked": True}, False, []) == (done.value, done.is_error, ran)
-
-
 def test_before_callback_cannot_add_non_json_arguments():
     done = execute(add, '{"a": 1}', before=lambda call, tool, arguments, context: arguments.update(b=add))
     assert "TypeError: a function is not JSON" in done.content
@@ -202,20 +187,6 @@ def test_failed_calls_do_not_reach_after_callbacks():
     assert ["add", "fail"] == asked  # also where the arguments do not fit, before that is found
 
 
-def test_a_hook_may_write_state_for_the_call():
-    done = execute(add, '{"a": 1}', before=lambda call, tool, arguments, context: context.state.update(seen=call.id))
-    assert {"seen": "c1"} == done.actions.state_delta
-
-
-@attrs.define
-class Parcel:
-    items: list[int]
-
-
-class Crate(msgspec.Struct):
-    items: list[int]
-
-
 class Pair(NamedTuple):
     items: list[int]
     much: int
@@ -229,8 +200,6 @@ class Pair(NamedTuple):
         (deque[int], "[1]", lambda kept: kept.append(666)),
         (defaultdict[str, list[int]], '{"a": [1]}', lambda kept: kept["a"].append(666)),
         (list[tuple[set[int], int]], "[[[1], 2]]", lambda kept: kept[0][0].add(666)),
-        (Parcel, '{"items": [1]}', lambda kept: kept.items.append(666)),
-        (Crate, '{"items": [1]}', lambda kept: kept.items.append(666)),
     ],
 )  # fmt: skip
 def test_containers_in_approved_arguments_are_copied(kind, raw, change):

@@ -106,19 +106,6 @@ def test_invalid_reader_calls_are_explained(arguments, words):
     assert words in done.content
 
 
-@pytest.mark.parametrize("arguments", [{"offset": "x"}, {"length": None}, {"offset": -3, "length": 0}, {"find": 3}, {"find": ""}])
-def test_result_reader_handles_unvalidated_arguments(arguments):
-    (_, done), _ = run_calls([read_log], READ, reading(**arguments), validation=None)
-    assert done.error is None or done.result.code == "tool_retry"
-
-
-def test_offset_may_be_an_integral_float():
-    (_, done), _ = run_calls(
-        [read_log], READ, ToolCall("2", "read_result", '{"result_id": "result_1", "offset": 7.0, "length": 6.0}')
-    )
-    assert "[result_1: characters 7 to 13 of 8890]\nline 1" == done.content
-
-
 def test_own_tool_keeps_the_readers_name():
     async def read_result() -> str:
         return TEXT

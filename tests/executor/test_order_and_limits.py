@@ -69,9 +69,14 @@ def test_concurrency_limit_of_a_tool_applies_across_runs():
         await asyncio.gather(*(Executor([few, free.make("free")]).run(calls(*["few", "free"] * 4)) for _ in range(3)))
 
     run(main())
-    assert 2 == log.most
-    assert 12 == free.most
+    assert (2, 12) == (log.most, free.most)
     run(main())  # in another event loop
+
+
+def test_no_more_calls_run_at_once_than_allowed():
+    log = Log()
+    assert 20 == len(run(Executor([log.make("f")], max_parallel=3).run(calls(*["f"] * 20))))
+    assert 3 == log.most
 
 
 def test_a_call_made_by_a_call_of_the_same_tool_does_not_wait_for_it():
@@ -93,12 +98,8 @@ async def test_queued_time_does_not_count_as_run_time():
     async def nap() -> None:
         await asyncio.sleep(SHORT)
 
-    assert {None} == {
-        execution.result.code
-        for execution in (
-            await Executor([tool(handler=nap, name="nap", timeout=SHORT * 1.5)], max_parallel=1).run(calls(*["nap"] * 30))
-        )
-    }
+    executor = Executor([tool(handler=nap, name="nap", timeout=SHORT * 1.5)], max_parallel=1)
+    assert {None} == {execution.result.code for execution in await executor.run(calls(*["nap"] * 30))}
 
 
 @pytest.mark.usefixtures("time_jumps")
@@ -202,19 +203,6 @@ async def test_a_flood_of_progress_is_cut_and_results_are_not():
         count += 1
     assert 1 == len(batch.executions)
     assert 1001 == count
-
-
-async def test_progress_after_the_end_of_a_call_is_ignored():
-    kept = []
-
-    async def keep(tool_context: Any) -> None:
-        kept.append(tool_context)
-
-    batch = Executor([keep]).start(calls("keep"))
-    news = [await batch.next_event()]
-    kept[0].progress("too late")
-    execution, nothing = [*news, await batch.next_event()]
-    assert ("keep", None) == (execution.call.name, nothing)
 
 
 async def test_failing_on_settled_callback_does_not_stop_the_run(caplog):

@@ -52,64 +52,63 @@ def test_call_repeated_after_three_equal_results_is_an_error():
     ) == done[3][0].content
 
 
-def test_how_often_may_be_chosen_and_switched_off():
-    assert [[None], ["repeated_call"]] == codes(rounds([look], [LOOK], [LOOK], max_repeats=1))
-    assert [[None]] * 6 == codes(rounds([look], *[[LOOK]] * 6, max_repeats=None))
+async def edit(n: int) -> str:
+    return "edited"
 
 
-def test_the_same_call_may_be_written_in_many_ways():
-    spaced, turned = ToolCall("c", "look", '{ "at":"x","b":1 }'), ToolCall("c", "look", '{"b": 1, "at": "x"}')
-    assert [[None], [None], [None], ["repeated_call"]] == codes(rounds([look], [LOOK], [spaced], [turned], [LOOK]))
+async def fail() -> None:
+    raise ValueError("no")
 
 
-def test_other_arguments_or_results_are_not_repetitions():
+async def ping() -> str:
+    return "pong"
+
+
+def calling(name: str, arguments: str = "{}") -> list[ToolCall]:
+    return [ToolCall("c", name, arguments)]
+
+
+SPACED, TURNED = ToolCall("c", "look", '{ "at":"x","b":1 }'), ToolCall("c", "look", '{"b": 1, "at": "x"}')
+OTHER = ToolCall("c", "look", '{"at": "y"}')
+REFUSED = "repeated_call"
+
+
+@pytest.mark.parametrize(
+    ("expected", "replies", "options"),
+    [
+        ([None, REFUSED], [[LOOK]] * 2, {"max_repeats": 1}),
+        ([None] * 6, [[LOOK]] * 6, {"max_repeats": None}),
+        ([None, None, None, REFUSED], [[LOOK], [SPACED], [TURNED], [LOOK]], {}),
+        ([None] * 5, [calling("look", f'{{"at": "{n}"}}') for n in range(5)], {}),
+        (["tool_error"] * 3 + [REFUSED], [calling("fail")] * 4, {}),
+        *(([None] * 3 + [REFUSED], [calling("ping", raw)] * 4, {}) for raw in ("", "{}", " {} ")),
+        # Edit, test, edit, test: the tests fail alike each time, and must be run each time.
+        ([None] * 12, [reply for n in range(6) for reply in (calling("edit", f'{{"n": {n}}}'), [LOOK])], {}),
+        ([None] * 7 + [REFUSED] * 5, [[LOOK], [OTHER]] * 6, {}),
+        ([None] * 8 + [REFUSED], [[LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]], {}),
+    ],
+    ids=[
+        *("once allowed", "switched off", "written in other ways", "other arguments", "errors"),
+        *("no arguments", "empty arguments", "spaced arguments", "new results in between", "alternating", "within one reply"),
+    ],
+)
+def test_which_calls_are_repetitions(expected, replies, options):
+    done = rounds([look, edit, fail, ping], *replies, **options)
+    assert expected == [code for reply in codes(done) for code in reply]
+
+
+def test_other_results_are_not_repetitions():
     numbers = iter(range(100))
 
     async def count() -> int:
         return next(numbers)
 
     assert [[None]] * 5 == codes(rounds([count], *[[ToolCall("c", "count")]] * 5))
-    assert [[None]] * 5 == codes(rounds([look], *([ToolCall("c", "look", f'{{"at": "{n}"}}')] for n in range(5))))
-
-
-def test_errors_repeat_too():
-    async def fail() -> None:
-        raise ValueError("no")
-
-    assert [["tool_error"]] * 3 + [["repeated_call"]] == codes(rounds([fail], *[[ToolCall("c", "fail")]] * 4))
-
-
-def test_new_result_in_between_resets_the_repetition_count():
-    """Edit, test, edit, test: the tests fail alike each time, and must be run each time."""
-
-    async def edit(n: int) -> str:
-        return "edited"
-
-    replies = [reply for n in range(6) for reply in ([ToolCall("e", "edit", f'{{"n": {n}}}')], [LOOK])]
-    assert {None} == {code for reply in codes(rounds([look, edit], *replies)) for code in reply}
-
-
-def test_alternating_calls_are_a_repetition():
-    other = ToolCall("c", "look", '{"at": "y"}')
-    done = codes(rounds([look], *[[LOOK], [other]] * 6))
-    assert ["repeated_call"] == done[-1] == done[-2]
-
-
-def test_repeated_calls_within_one_reply_count_once():
-    assert [[None] * 5, [None], [None] * 2, ["repeated_call"]] == codes(rounds([look], [LOOK] * 5, [LOOK], [LOOK] * 2, [LOOK]))
 
 
 async def test_repetitions_are_counted_per_run():
     executor = Executor([look])
     assert [None] * 5 == [(await executor.run([LOOK]))[0].result.code for _ in range(5)]
-
-
-@pytest.mark.parametrize("raw", ["", "{}", " {} "])
-def test_calls_without_arguments_repeat_too(raw):
-    async def ping() -> str:
-        return "pong"
-
-    assert ["repeated_call"] == codes(rounds([ping], *[[ToolCall("c", "ping", raw)]] * 4))[-1]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=30), st.integers(1, 4))

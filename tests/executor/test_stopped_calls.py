@@ -70,10 +70,9 @@ async def test_queued_call_at_the_deadline_had_not_begun():
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    assert [False, True] == [
-        "It had not begun." in done.content
-        for done in (await Executor([wait]).run([ToolCall("1", "wait"), ToolCall("2", "wait")], budget=Budget(max_seconds=SHORT)))
-    ]
+    calls = [ToolCall("1", "wait"), ToolCall("2", "wait")]
+    executions = await Executor([wait]).run(calls, budget=Budget(max_seconds=SHORT))
+    assert [False, True] == ["It had not begun." in done.content for done in executions]
 
 
 async def test_a_generator_in_a_thread_is_stopped_between_its_items():

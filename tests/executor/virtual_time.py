@@ -6,8 +6,9 @@ And no limit passes because the machine is busy.
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,17 @@ class ManualClockLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self.ahead
+
+
+def manual_clock(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a ManualClockLoop, without a bound of time: that would move with the clock."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
+            runner.run(test(*arguments, **fixtures))
+
+    return run
 
 
 async def later(seconds: float) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from patchbay import ToolRunner
-from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.loop import FinalEvent, LoopEvent, turn
 from patchbay.models.chat_model import ChatRequest, ModelReply, TextDelta
@@ -144,14 +143,6 @@ def test_result_reader_is_offered_from_the_next_round_on():
     assert [None, None] == [execution.result.code for execution in end.tool_executions]
 
 
-def test_provider_fields_are_sent_back_with_the_call_and_the_message():
-    reply = Reply(None, tool_calls=(ToolCall("1", "echo", extra={"extra_content": {"s": 1}}),), extra={"reasoning_content": "hm"})
-    model = ScriptedModel([reply, "done"])
-    run_turn(model)
-    message = model.requests[1].messages[1]
-    assert ("hm", {"s": 1}) == (message["reasoning_content"], message["tool_calls"][0]["extra_content"])
-
-
 def test_a_runner_has_the_same_budgets_hooks_and_limits():
     async def log() -> str:
         return "x" * 5000
@@ -176,21 +167,3 @@ def test_a_runner_has_the_same_budgets_hooks_and_limits():
     assert ("max_calls", ["half"]) == (result.finish_reason, progress)
     assert ["WORKED", "answered"] == [execution.content for execution in result.tool_executions[1:3]]
     assert "read_result(" in result.tool_executions[0].content
-
-
-@pytest.mark.usefixtures("time_jumps")
-def test_a_run_of_a_runner_ends_in_time():
-    async def never() -> None:
-        await asyncio.Event().wait()
-
-    result = asyncio.run(ToolRunner(ScriptedModel([ToolCall("1", "never")]), [never], max_seconds=SHORT).run("hi"))
-    assert "max_seconds" == result.finish_reason
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"max_calls": 0}, {"max_seconds": 0}, {"max_repeats": 0}, {"max_result_chars": 1}, {"attachments": "x"}, {"before": 1}],
-)
-def test_runner_refuses_unenforceable_limits(options):
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        ToolRunner(ScriptedModel([]), **options)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from patchbay.errors import ConfigurationError
 from patchbay.executor import Budget, Executor
 from patchbay.hooks import AbortTurn, DenyTool, HardAbort, HookManager, HookPolicy, Modify, Respond
 from patchbay.loop import FinalEvent, LoopEvent, turn
@@ -70,32 +69,37 @@ def test_other_calls_of_the_reply_run():
     assert ["a", "b", "c"] == [call.id for call in reply.calls]
 
 
-def test_earlier_rounds_are_unaffected():
-    end, _, _ = run_turn([ToolCall("a", "echo"), ToolCall("b", "open_door")])
-    assert (2, "tool_calls", ["user", "assistant", "tool", "assistant"]) == (
-        end.iterations, end.finish_reason, [message["role"] for message in end.messages]
-    )  # fmt: skip
+THEIR_CALL = ToolCall("a", "open_door")
+CUT = IncompleteCall("b", "open_door", '{"w', '{"w')
+MIXED = [ToolCall("x", "echo"), ToolCall("y", "echo"), ToolCall("a", "open_door")]
 
 
-def test_client_tool_takes_precedence_over_the_same_name():
-    end, _, model = run_turn([ToolCall("a", "echo", '{"text": "x"}')], external=[ToolSpec("echo", "The caller's.")])
-    assert ["The caller's."] == [spec.description for spec in model.requests[0].tools]
-    assert (("a",), ()) == (tuple(call.id for call in end.pending), end.tool_executions)
-
-
-def test_client_tools_work_without_server_tools():
-    end, _, model = run_turn([ToolCall("a", "open_door")], tools=(), tool_choice="required")
-    assert ("required", 1) == (model.requests[0].tool_choice, len(end.pending))
-
-
-def test_truncated_client_call_is_not_pending():
-    reply = Reply(None, tool_calls=(ToolCall("a", "open_door"),), incomplete=(IncompleteCall("b", "open_door", '{"w', '{"w'),))
-    end, _, _ = run_turn([ModelReply(reply, "length")])
-    assert (("a",), ["incomplete_call"]) == (
-        tuple(call.id for call in end.pending), [execution.result.code for execution in end.tool_executions]
-    )  # fmt: skip
-    end, _, _ = run_turn([ModelReply(Reply(None, incomplete=reply.incomplete), "length"), "done"])
-    assert ("stop", "done", ()) == (end.finish_reason, end.content, end.pending)
+@pytest.mark.parametrize(
+    ("steps", "options", "ending", "pending", "executed"),
+    [
+        pytest.param([ToolCall("x", "echo"), THEIR_CALL], {}, "tool_calls", "a", [None], id="after an earlier round"),
+        pytest.param([ToolCall("x", "echo"), "done"], {}, "stop", "", [None], id="none"),
+        pytest.param(
+            [ToolCall("a", "echo")], {"external": [ToolSpec("echo")]}, "tool_calls", "a", [], id="the same name as a tool"
+        ),
+        pytest.param([THEIR_CALL], {"tools": (), "tool_choice": "required"}, "tool_calls", "a", [], id="no tools of the server"),
+        pytest.param(
+            [ModelReply(Reply(None, tool_calls=(THEIR_CALL,), incomplete=(CUT,)), "length")],
+            {}, "tool_calls", "a", ["incomplete_call"], id="beside a truncated call",
+        ),
+        pytest.param(
+            [ModelReply(Reply(None, incomplete=(CUT,)), "length"), "done"],
+            {}, "stop", "", ["incomplete_call"], id="a truncated call alone",
+        ),
+        pytest.param([MIXED], {"run": {"budget": Budget(max_calls=1)}}, "tool_calls", "a", [None, "call_budget"], id="calls"),
+        pytest.param([MIXED], {"run": {"budget": Budget(max_iterations=1)}}, "tool_calls", "a", [None, None], id="rounds"),
+    ],
+)  # fmt: skip
+def test_which_calls_are_left_to_the_caller(steps, options, ending, pending, executed):
+    end, _, model = run_turn(steps, **options)
+    assert (ending, [*pending]) == (end.finish_reason, [call.id for call in end.pending])
+    assert executed == [execution.result.code for execution in end.tool_executions]
+    assert options.get("tool_choice") == model.requests[0].tool_choice
 
 
 def test_ids_that_collide_are_made_distinct():
@@ -108,18 +112,6 @@ def test_ids_that_collide_are_made_distinct():
 def test_unusual_names_of_client_tools_are_kept_in_the_conversation():
     end, _, _ = run_turn([ToolCall("a", "开门 !")], external=[ToolSpec("开门 !")])
     assert "开门 !" == end.messages[1]["tool_calls"][0]["function"]["name"]
-
-
-@pytest.mark.parametrize("run", [{"budget": Budget(max_calls=1)}, {"budget": Budget(max_iterations=1)}])
-def test_client_calls_precede_a_limit(run):
-    calls = [ToolCall("a", "echo"), ToolCall("b", "echo"), ToolCall("c", "open_door")]
-    end, _, _ = run_turn([calls], run=run)
-    assert ("tool_calls", ("c",), 2) == (end.finish_reason, tuple(call.id for call in end.pending), len(end.tool_executions))
-
-
-def test_turn_without_client_calls_has_none_pending():
-    end, _, _ = run_turn([ToolCall("a", "echo"), "done"])
-    assert ("stop", ()) == (end.finish_reason, end.pending)
 
 
 def test_client_results_are_ordered_by_call_before_attachments():
@@ -140,11 +132,6 @@ def test_continued_conversation_has_one_result_for_every_call():
     end, _, model = run_turn(["done"], messages=messages)
     assert messages == list(model.requests[0].messages)
     assert ["a", "b"] == [message["tool_call_id"] for message in end.messages if message["role"] == "tool"]
-
-
-def test_invalid_limit_is_refused_with_client_tools():
-    with pytest.raises(ConfigurationError):
-        run_turn([], max_iterations=0)
 
 
 # Hooks, where calls are left to the caller
@@ -174,12 +161,6 @@ def test_hooks_are_not_called_for_client_calls():
     assert (["echo", "echo"], ("a", "c")) == (asked, tuple(call.id for call in end.pending))
 
 
-def test_denied_call_beside_client_calls_has_its_result():
-    end, _, _ = run_turn([BOTH], run=hooks(before_tool=lambda _call: DenyTool("no")))
-    assert ("tool_calls", ("a", "c")) == (end.finish_reason, tuple(call.id for call in end.pending))
-    assert [("b", "Tool execution denied by hook: no")] == [(m["tool_call_id"], m["content"]) for m in end.messages[2:]]
-
-
 @pytest.mark.parametrize("point", ["before_tool", "after_tool"])
 def test_turn_ended_by_a_hook_answers_every_client_call(point):
     """The caller does not get the calls, so the conversation has results that say so, in call order (law 1)."""
@@ -196,14 +177,26 @@ def one_ends_it(view: Any) -> Any:
     return AbortTurn("enough") if view.tool == "echo" else None
 
 
-def test_aborted_turn_has_no_pending_calls():
-    end, _, _ = run_turn([BOTH], run=hooks(before_tool=lambda _call: HardAbort("enough")))
-    assert ("hard_abort", (), [USER]) == (end.finish_reason, end.pending, end.messages)
-
-
-def test_turn_aborted_after_the_model_has_no_pending_calls():
-    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: AbortTurn("enough")))
-    assert ("abort_turn", (), [USER]) == (end.finish_reason, end.pending, end.messages)
+@pytest.mark.parametrize(
+    ("steps", "methods", "ending", "pending", "executed"),
+    [
+        ([BOTH], {"before_tool": lambda _: DenyTool("no")}, "tool_calls", "ac", ["tool_denied"]),
+        ([BOTH], {"before_tool": lambda _: HardAbort("enough")}, "hard_abort", "", ["hook_abort"]),
+        ([BOTH], {"after_llm": lambda _: AbortTurn("enough")}, "abort_turn", "", []),
+        ([BOTH], {"after_llm": lambda response: Modify({"tool_calls": response.tool_calls[2:]})}, "tool_calls", "c", []),
+        ([BOTH], {"after_llm": lambda _: Modify({"tool_calls": []})}, "stop", "", []),
+        ([ToolCall("x", "echo"), "done"], {"before_tool": lambda _: Modify({"tool": "open_door"})}, "stop", "", ["unknown_tool"]),
+    ],
+    ids=["denied", "hard abort", "abort after the answer", "calls removed", "all calls removed", "redirected to the caller's"],
+)
+def test_hooks_beside_calls_of_the_caller(steps, methods, ending, pending, executed):
+    end, _, _ = run_turn(steps, run=hooks(**methods))
+    assert (ending, [*pending]) == (end.finish_reason, [call.id for call in end.pending])
+    assert executed == [execution.result.code for execution in end.tool_executions]
+    if "abort" in ending:
+        assert [USER] == end.messages
+    elif pending:
+        assert [*pending] == [call["id"] for call in end.messages[1]["tool_calls"] if call["function"]["name"] == "open_door"]
 
 
 def named(name: str, description: str = "The hook's.") -> dict[str, Any]:
@@ -236,15 +229,3 @@ def test_client_tool_removed_by_a_hook_is_still_the_clients():
     run = hooks(HookPolicy(tool_injection="full"), before_llm=lambda _request: Modify({"tools": []}))
     end, _, model = run_turn([ToolCall("a", "open_door")], run=run)
     assert ((), ("a",)) == (tuple(model.requests[0].tools), tuple(call.id for call in end.pending))
-
-
-def test_call_cannot_be_redirected_to_a_client_tool():
-    end, _, _ = run_turn([ToolCall("a", "echo"), "done"], run=hooks(before_tool=lambda _call: Modify({"tool": "open_door"})))
-    assert (["unknown_tool"], ()) == ([each.result.code for each in end.tool_executions], end.pending)
-
-
-def test_hook_may_add_and_remove_client_calls():
-    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda response: Modify({"tool_calls": response.tool_calls[2:]})))
-    assert (("c",), ["c"]) == (tuple(call.id for call in end.pending), [call["id"] for call in end.messages[-1]["tool_calls"]])
-    end, _, _ = run_turn([BOTH], run=hooks(after_llm=lambda _response: Modify({"tool_calls": []})))
-    assert ("stop", ()) == (end.finish_reason, end.pending)

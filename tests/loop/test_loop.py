@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.errors import UpstreamError
 from patchbay.executor import Executor
 from patchbay.loop import FinalEvent, LoopEvent, ToolCallEvent, ToolResultEvent, relaxed, turn
 from patchbay.models.chat_model import ChatRequest, ModelReply, ReasoningDelta, TextDelta
@@ -119,12 +119,6 @@ def test_iteration_limit_ends_the_turn_with_every_call_settled():
     model.assert_consumed()
 
 
-@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
-def test_invalid_limit_is_refused(ceiling):
-    with pytest.raises(ConfigurationError, match="max_iterations"):
-        run_turn([], max_iterations=ceiling)
-
-
 NAMED = {"type": "function", "function": {"name": "echo"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
 
@@ -163,10 +157,11 @@ def test_missing_and_repeated_ids_are_made_distinct():
 async def test_ids_of_the_conversation_so_far_are_taken():
     history = [USER, {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{}"}}]}]
     history.append({"role": "tool", "tool_call_id": "c", "content": "x"})
-    assert_settled(
-        final([event async for event in turn(ScriptedModel([ToolCall("c", "echo"), "x"]), Executor([echo]), history)]).messages
-    )
+    model = ScriptedModel([ToolCall("c", "echo"), "x", "done"])
+    assert_settled(final([event async for event in turn(model, Executor([echo]), history)]).messages)
     assert 3 == len(history)
+    odd = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
+    assert "done" == final([event async for event in turn(model, Executor([]), odd)]).content
 
 
 def test_invalid_messages_are_repaired_in_the_view_and_kept_in_the_record():
@@ -195,11 +190,6 @@ def test_truncated_call_gets_an_error_result_and_the_turn_continues():
     assert [None, "incomplete_call"] == [execution.result.code for execution in end.tool_executions]
     assert ("done", "stop") == (end.content, end.finish_reason)
     assert_settled(end.messages)
-
-
-def test_a_failing_server_is_raised():
-    with pytest.raises(UpstreamError, match="down"):
-        run_turn([UpstreamError("down")])
 
 
 def test_a_model_that_breaks_its_contract_is_an_upstream_error():
@@ -304,11 +294,6 @@ def test_tool_cannot_change_the_conversation():
     assert_settled(final(events).messages)
     assert ["user", "assistant", "tool"] == [message["role"] for message in model.requests[1].messages]
     assert 2 == final(events).tool_executions[0].value
-
-
-async def test_history_with_invalid_ids_is_accepted():
-    history = [USER, {"role": "assistant", "tool_calls": [{"id": [1]}, {"id": None}, {}]}]
-    assert "done" == final([event async for event in turn(ScriptedModel(["done"]), Executor([]), history)]).content
 
 
 def test_empty_answer_is_a_sendable_message():

@@ -86,6 +86,7 @@ def test_envelope_without_images_is_unchanged():
 
 def test_invalid_images_get_a_warning():
     big = png(3841, 2160)
+    assert 1 == len(with_images("", [code(png(3840, 2160))])[1])
     assert "image 1: it is 3841x2160 pixels, and may be 3840x2160" == warning(code(big))
     assert "image 1: it is said to be image/jpeg, and is image/png" == warning({"data": code(png()), "mime_type": "image/jpeg"})
     assert "image 1: it is neither JPEG nor PNG" == warning(code(b"GIF89a" + bytes(20)))
@@ -96,10 +97,7 @@ def test_invalid_images_get_a_warning():
     for nothing in (None, 5, {}, {"data": 5}, []):
         assert "image 1: it must be" in warning(nothing)
     assert "image 1: its data URL must be base64" == warning("data:image/png,abc")
-
-
-def test_image_at_the_exact_limit_is_accepted():
-    assert 1 == len(with_images("", [code(png(3840, 2160))])[1])
+    assert ({"result": 1, "_image_warnings": ["images must be a list"]}, ()) == with_images(1, "image")
 
 
 def test_only_the_first_two_are_taken():
@@ -113,10 +111,6 @@ def test_vision_prompt_is_passed_on_and_truncated():
     assert 1 == len(taken)
     assert ["x" * 2000] == output["_vision_prompts"]
     assert ["image 1: its vision_prompt is cut at 2000 characters"] == output["_image_warnings"]
-
-
-def test_images_that_are_not_a_list_get_a_warning():
-    assert ({"result": 1, "_image_warnings": ["images must be a list"]}, ()) == with_images(1, "image")
 
 
 def test_in_process_handler_can_return_images():

@@ -17,9 +17,9 @@ from media.turns import play
 from patchbay.executor import Executor
 from patchbay.hooks import HookManager, HookScope, Modify, Respond
 from patchbay.loop import FinalEvent, UserOutputEvent
-from patchbay.media import FORGET, MediaMeta, MediaStore, shared_store
+from patchbay.media import FORGET, MediaMeta, MediaStore
 from patchbay.media import attachments as attachments_module
-from patchbay.media.attachments import MAX_MEDIA, insert_tags
+from patchbay.media.attachments import insert_tags
 from patchbay.tools.output import ToolOutput
 from patchbay.types import Attachment, ToolCall
 
@@ -131,12 +131,6 @@ def test_unavailable_media_is_left_out_with_a_note_for_the_model(store, caplog):
     for why in ("unknown ref: media://abc123", "/etc/passwd is in no folder that files are taken from", "there is no file"):
         assert why in seen.content
     assert "are left out" in caplog.text
-
-
-def test_more_files_than_can_go_along_are_left_out(store):
-    seen = Played(ToolOutput("x", media=("data:,a",) * (MAX_MEDIA + 5)), media=store)
-    assert MAX_MEDIA == len(seen.execution.output.media)
-    assert "37 files are too many" in seen.content
 
 
 def test_hook_answer_is_shown_like_a_tool_result(store):
@@ -271,11 +265,6 @@ def test_many_pieces_of_base64_are_stored_up_to_a_bound(store):
     seen = Played(" ".join([f"data:a/b;base64,{code}"] * 40), media=store, attachments=())
     assert 32 == store.count
     assert 8 == seen.content.count("[a/b: 256 bytes of base64 are left out]")
-
-
-def test_program_without_a_store_uses_the_shared_one():
-    seen = Played(ToolOutput("drawn", media=(URL,), response_handled=True))
-    assert IMAGE == shared_store().read(seen.outputs[0].media[0])
 
 
 @pytest.mark.parametrize("value", ["sunny", {"a": 1}, "x" * 3000, None, [1, "data:image/png;base64,AAAA"]])

@@ -14,7 +14,7 @@ import pytest
 from patchbay.errors import UpstreamError, UpstreamTimeoutError
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.models.openai import OpenAIChatModel, blocking_chunks
-from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events
+from patchbay.testing import Message, Raw, ScriptedUpstream, events
 from patchbay.types import IncompleteCall, Reply, ToolCall, ToolSpec, Usage
 from support.running import run
 
@@ -131,10 +131,6 @@ def test_damaged_arguments_are_repaired_or_left_to_the_executor(kind, stream, wr
     answer = Message({"role": "assistant", "content": None, "tool_calls": [wrong]}, finish_reason="tool_calls")
     end = reply_of(ask(answer, kind, stream=stream, tools=[TOOL])[0])
     assert (read, ()) == (end.reply.tool_calls[0].raw_arguments, end.reply.incomplete)
-
-
-def test_finish_reason_is_kept(kind, stream):
-    assert "content_filter" == reply_of(ask(Text("x", finish_reason="content_filter"), kind, stream=stream)[0]).finish_reason
 
 
 def chunk(delta: dict[str, Any], finish_reason: str | None = None, **rest: Any) -> dict[str, Any]:

@@ -214,12 +214,15 @@ def test_validate_option_selects_the_argument_validation(validate, raw, expected
 
 
 @pytest.mark.usefixtures("time_jumps")
-def test_tool_timeout_is_for_tools_without_their_own():
+def test_tools_and_runs_end_in_time():
     async def never() -> None:
         await asyncio.Event().wait()
 
-    result = run(ToolRunner(ScriptedModel([ToolCall("1", "never"), "x"]), [never], tool_timeout=0.01).run("hi"))
-    assert "tool_timeout" == result.tool_executions[0].result.code
+    def runner(**limits: float) -> ToolRunner:
+        return ToolRunner(ScriptedModel([ToolCall("1", "never"), "x"]), [never], **limits)
+
+    assert "tool_timeout" == run(runner(tool_timeout=0.01).run("hi")).tool_executions[0].result.code
+    assert "max_seconds" == run(runner(max_seconds=0.01).run("hi")).finish_reason
 
 
 @pytest.mark.parametrize(
@@ -228,6 +231,12 @@ def test_tool_timeout_is_for_tools_without_their_own():
         ({"max_iterations": 0}, "max_iterations"),
         ({"max_iterations": True}, "max_iterations"),
         ({"tool_timeout": -1}, "tool_timeout"),
+        ({"max_calls": 0}, "max_calls"),
+        ({"max_seconds": 0}, "max_seconds"),
+        ({"max_repeats": 0}, "max_repeats"),
+        ({"max_result_chars": 1}, "max_result_chars"),
+        ({"attachments": "x"}, "attachments"),
+        ({"before": 1}, "before"),
         ({"validate": "yes"}, "validate"),
         ({"validate": {"coerce": True}}, "validate"),
         ({"validate": {"coerce_types": 1}}, "coerce_types"),

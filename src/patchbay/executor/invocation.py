@@ -34,12 +34,11 @@ if TYPE_CHECKING:
 
 
 _UNCHANGING = frozenset({str, int, float, bool, type(None)})
-_MARKS = ("__pydantic_validator__", "__attrs_attrs__", "__struct_fields__")
 _CONTAINERS = (list, dict, tuple, set, frozenset, deque, bytearray)  # and what is derived from them
 
 
 def frozen_copy(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Copy ``arguments`` with their containers, pydantic models, dataclasses, and objects of attrs and msgspec.
+    """Copy ``arguments`` with their containers, pydantic models and dataclasses.
 
     Other objects are shared: they are immutable, or the function's own defaults, which may be compared by identity.
     """
@@ -64,7 +63,7 @@ def _copy(value: Any) -> Any:
         return {key: _copy(item) for key, item in value.items()}
     if kind is tuple:
         return tuple(_copy(item) for item in value)
-    if isinstance(value, _CONTAINERS) or is_dataclass(kind) or any(hasattr(kind, mark) for mark in _MARKS):
+    if isinstance(value, _CONTAINERS) or is_dataclass(kind) or hasattr(kind, "__pydantic_validator__"):
         try:
             return copy.deepcopy(value)
         except Exception:  # noqa: BLE001  (members of an object may refuse to be copied)
