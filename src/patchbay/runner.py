@@ -251,7 +251,7 @@ class ToolRunner:
         budget = Budget(max_calls=self._max_calls, max_seconds=self._max_seconds)
         events = turn(
             self._model,
-            executor.begin(budget=budget, attachments=self._attachments, scope=self._scope()),
+            executor.begin_run(budget=budget, attachments=self._attachments, scope=self._scope()),
             conversation,
             tool_choice=tool_choice,
             parameters=parameters,

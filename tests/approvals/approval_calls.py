@@ -87,7 +87,7 @@ def running_calls(
     """Start the calls as one run; the task returns their executions, and stops them when it is cancelled."""
 
     async def work() -> list[ToolExecution]:
-        batch = executor.begin(scope=scope, **options).start(calls)
+        batch = executor.begin_run(scope=scope, **options).start_batch(calls)
         try:
             while await batch.next_event() is not None:
                 pass

@@ -67,7 +67,7 @@ class Served:
 
         @api.post("/run")
         async def make_call(arguments: Annotated[dict[str, Any], Body()], session: str = "s1") -> str:
-            batch = executor.begin(scope=HookScope(agent_id="helper", session_key=session)).start([call_of(arguments)])
+            batch = executor.begin_run(scope=HookScope(agent_id="helper", session_key=session)).start_batch([call_of(arguments)])
             batches.add(batch)
             try:
                 return [each.content async for each in batch].pop()

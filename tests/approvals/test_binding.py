@@ -114,10 +114,10 @@ async def test_tool_replaced_during_the_decision_does_not_run():
     first, second = RecordingTool(), RecordingTool()
     async with service_at() as service:
         executor = executor_with(service, first)
-        batch_run = executor.begin(scope=SCOPE)
-        batch = batch_run.start([call_of()])
+        batch_run = executor.begin_run(scope=SCOPE)
+        batch = batch_run.start_batch([call_of()])
         [request] = await waiting(service)
-        batch_run.use({"delete": second})
+        batch_run.set_tools({"delete": second})
         await service.decide(request.id, "approve")
         [_] = [each async for each in batch]
         await batch.stop()

@@ -52,7 +52,7 @@ def hooked(policy: ApprovalPolicy, hooks_policy: HookPolicy | None = None) -> tu
 async def run_hook_tool(hooks: HookManager) -> str:
     """Run a turn whose model calls the hook's tool; return the result for the model."""
     model = ScriptedModel(SCRIPT)
-    bound = Executor([], hooks=hooks).begin(scope=HookScope("helper", "t1", "", "s1"))
+    bound = Executor([], hooks=hooks).begin_run(scope=HookScope("helper", "t1", "", "s1"))
     async for _ in turn(model, bound, [{"role": "user", "content": "hi"}]):
         pass
     return model.requests[1].messages[-1]["content"]

@@ -139,7 +139,7 @@ async def test_run_timeout_before_the_request_creates_no_request(url):
     async with service_at(url) as service:
         executor = executor_of(service, Files())
         budget = Budget(max_seconds=0.001)
-        budget.start()
+        budget.start_clock()
         while asyncio.get_running_loop().time() < budget.ends:
             await asyncio.sleep(0)
         executions = await running_calls(executor, call_of(), budget=budget)

@@ -66,7 +66,7 @@ class Served:
             calls = [ToolCall("c1", "add", '{"a": 1, "b": 2}'), ToolCall("c2", "remove", '{"path": "\\u001b[31mx"}')]
             context = {"inbound": {"channel": "telegram", "sender_id": "ann"}}
             scope = HookScope("helper", "turn-0001", "", session, "scripted", context)
-            run = Executor([add, remove], hooks=hooks).begin(scope=scope)
+            run = Executor([add, remove], hooks=hooks).begin_run(scope=scope)
             events = turn(ScriptedModel([calls, "It is 3."]), run, [{"role": "user", "content": message}])
             final = [event async for event in events][-1]
             await audit.flush()

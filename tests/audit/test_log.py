@@ -98,7 +98,7 @@ async def test_audit_entries_of_an_executor_have_sender_and_decisions(url):
 
         scope = HookScope("helper", "t1", "t0", "s1", context=CONTEXT)
         calls = [ToolCall("1", "rm", '{"path": "x"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), ToolCall("3", "nobody")]
-        batch = Executor([rm, add], hooks=hooks).begin(scope=scope).start(calls)
+        batch = Executor([rm, add], hooks=hooks).begin_run(scope=scope).start_batch(calls)
         assert 3 == len([each async for each in batch])
         await batch.stop()
         await log.flush()

@@ -79,7 +79,7 @@ def watched(*script: Any, scope: HookScope = SCOPE, hook: object | None = None, 
         hooks, watching = HookManager(), RecordingObserver()
         hooks.mount("watching", watching)
         hooks.mount("policy", hook if hook is not None else Policy())
-        bound = Executor([add, remove, fail], hooks=hooks).begin(scope=scope)
+        bound = Executor([add, remove, fail], hooks=hooks).begin_run(scope=scope)
         with contextlib.suppress(RuntimeError):
             async for _ in turn(ScriptedModel(list(script)), bound, ASKED, **options):
                 pass
@@ -123,7 +123,7 @@ def test_answers_and_ends_of_turns_have_the_tokens_that_were_counted():
 async def test_turn_abandoned_at_its_end_is_complete_and_before_it_is_not(last, status):
     hooks, watching = HookManager(), RecordingObserver()
     hooks.mount("watching", watching)
-    events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin(scope=SCOPE), ASKED)
+    events = turn(ScriptedModel(["Done."]), Executor([], hooks=hooks).begin_run(scope=SCOPE), ASKED)
     async for event in events:
         if isinstance(event, FinalEvent) or not last:
             break

@@ -27,7 +27,7 @@ def shown_messages(value: Any, *, attachments: Any = ()) -> FinalEvent:
         return "other"
 
     async def main() -> Any:
-        run = Executor([fetch, other]).begin(attachments=attachments)
+        run = Executor([fetch, other]).begin_run(attachments=attachments)
         model = ScriptedModel([[ToolCall("1", "fetch"), ToolCall("2", "other")], "done"])
         events = [event async for event in turn(model, run, [{"role": "user", "content": "hi"}])]
         json.dumps(model.requests[1].messages)

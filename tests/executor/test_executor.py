@@ -178,7 +178,7 @@ async def test_any_failure_drops_the_state_changes_of_its_call(fails):
         raise RuntimeError
 
     options = {"timeout": {"tool_timeout": SHORT}, "after": {"after": after}, "stop": {}}[fails]
-    batch = Executor([write], **options).start([ToolCall("1", "write")])
+    batch = Executor([write], **options).start_batch([ToolCall("1", "write")])
     await wrote.wait()
     if fails == "stop":
         await batch.stop()
@@ -272,7 +272,7 @@ async def test_a_result_is_recorded_the_moment_it_settles():
         await gate.wait()
         return "slow"
 
-    batch = Executor([quick, slow]).start([ToolCall("1", "slow"), ToolCall("2", "quick")])
+    batch = Executor([quick, slow]).start_batch([ToolCall("1", "slow"), ToolCall("2", "quick")])
     try:
         first = await anext(batch)
         assert ("quick", ["quick"]) == (first.value, [execution.value for execution in batch.executions])
@@ -301,7 +301,7 @@ async def test_tool_that_ignores_cancellation_does_not_block_the_run(by, late, c
         return late
 
     item = tool(handler=stubborn, name="f", timeout=SHORT if by == "timeout" else None)
-    batch = Executor([item], cancel_grace=SHORT).start([ToolCall("1", "f")])
+    batch = Executor([item], cancel_grace=SHORT).start_batch([ToolCall("1", "f")])
     await begun.wait()
     if by == "stop":
         await batch.stop()
@@ -329,7 +329,7 @@ async def test_a_tool_that_cleans_up_after_its_timeout_is_not_cancelled_again_by
             await clean.wait()
             log.append("clean")
 
-    batch = Executor([careful]).start([ToolCall("1", "careful")])
+    batch = Executor([careful]).start_batch([ToolCall("1", "careful")])
     await cleaning.wait()
     stopping = asyncio.create_task(batch.stop())
     await asyncio.sleep(0)

@@ -176,7 +176,7 @@ def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(
             await asyncio.sleep(0)
 
         calls = [make_call(index, kind) for index, kind in enumerate(batch)]
-        running = Executor(make_tools(pause, release)).start(calls)
+        running = Executor(make_tools(pause, release)).start_batch(calls)
         for _ in range(moment):
             await asyncio.sleep(0)
         await running.stop()

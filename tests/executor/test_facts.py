@@ -46,7 +46,7 @@ def hooks_of(**mounted: Any) -> HookManager:
 
 def ran(*tools: Any, calls: tuple[ToolCall, ...] = (CALL,), budget: Budget | None = None, **options: Any) -> list[ToolExecution]:
     async def main():
-        batch = Executor(tools, **options).begin(budget=budget).start(calls)
+        batch = Executor(tools, **options).begin_run(budget=budget).start_batch(calls)
         try:
             async for _ in batch:
                 pass
@@ -366,7 +366,7 @@ async def test_recheck_of_facts_and_tool_share_one_timeout(each, code):
             await later(20)
             return True
 
-    batch = Executor([use], hooks=hooks_of(slow=Slow())).begin().start([CALL])
+    batch = Executor([use], hooks=hooks_of(slow=Slow())).begin_run().start_batch([CALL])
     assert [code] == [each.result.code async for each in batch]
 
 
@@ -389,7 +389,7 @@ async def test_run_stopped_during_its_facts_does_not_run_the_tool():
         return {}
 
     disk, person = Paths(), Person()
-    batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin().start([CALL])
+    batch = Executor([disk.tool(facts=hangs)], hooks=hooks_of(person=person)).begin_run().start_batch([CALL])
     await looking.wait()
     await batch.stop()
     assert (["cancelled"], [], []) == ([each.result.code for each in batch.executions], disk.used, person.asked)

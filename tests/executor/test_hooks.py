@@ -91,7 +91,7 @@ async def test_approved_arguments_are_frozen():
         await resume.wait()
         return [*box.items, *tags]
 
-    batch = Executor([use], before=lambda call, tool, arguments, context: kept.append(arguments)).start(
+    batch = Executor([use], before=lambda call, tool, arguments, context: kept.append(arguments)).start_batch(
         [ToolCall("1", "use", '{"box": {"items": [1]}, "tags": ["a"]}')]
     )
     await let_through.wait()

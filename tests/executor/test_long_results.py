@@ -23,10 +23,10 @@ def run_calls(tools: list[Any], *calls: ToolCall, store: Any = None, **options: 
     """Carry out one call after the other, in one run."""
 
     async def main() -> tuple[list[ToolExecution], Run]:
-        run = Executor(tools, **{"max_result_chars": LIMIT, **options}).begin(results=store)
+        run = Executor(tools, **{"max_result_chars": LIMIT, **options}).begin_run(results=store)
         done = []
         for call in calls:
-            batch = run.start([call])
+            batch = run.start_batch([call])
             done.append(await asyncio.wait_for(anext(batch), 30))
         return done, run
 
@@ -71,11 +71,11 @@ def test_result_reader_is_offered_last_and_only_with_long_results():
 
 
 async def test_long_result_is_read_in_bounded_pieces():
-    run = Executor([read_log], max_result_chars=LIMIT).begin()
-    await anext(run.start([READ]))
+    run = Executor([read_log], max_result_chars=LIMIT).begin_run()
+    await anext(run.start_batch([READ]))
     whole = ""
     while len(whole) < len(TEXT):
-        done = await anext(run.start([reading(offset=len(whole), length=100_000)]))
+        done = await anext(run.start_batch([reading(offset=len(whole), length=100_000)]))
         assert len(done.content) <= LIMIT
         heading, _, piece = done.content.partition("\n")
         assert f"[result_1: characters {len(whole)} to {len(whole) + len(piece)} of {len(TEXT)}]" == heading
@@ -168,11 +168,11 @@ async def test_a_later_run_with_the_same_store_may_offer_the_reader_from_the_sta
     store = MemoryResultStore()
     executor = Executor([read_log], max_result_chars=limit)
     kept = await store.keep(TEXT)
-    run = executor.begin(results=store, offer_reader=True)
+    run = executor.begin_run(results=store, offer_reader=True)
     assert ["read_log", "read_result"] == [spec.name for spec in run.specs] == list(run.tools)
-    pieces = [await anext(run.start([call])) for call in (reading(result_id=kept, length=6), READ)]
-    assert ["read_log"] == list(executor.tools) == list(executor.begin(results=store).tools)
-    assert ["read_log"] == list(executor.begin(offer_reader=True).tools), "there is nothing to be read"
+    pieces = [await anext(run.start_batch([call])) for call in (reading(result_id=kept, length=6), READ)]
+    assert ["read_log"] == list(executor.tools) == list(executor.begin_run(results=store).tools)
+    assert ["read_log"] == list(executor.begin_run(offer_reader=True).tools), "there is nothing to be read"
     (piece, shown), tools = [done.content for done in pieces], list(run.tools)
     assert "[result_1: characters 0 to 6 of 8890]\nline 0" == piece
     assert (limit is None) == (TEXT == shown)
@@ -206,15 +206,15 @@ async def test_result_reader_is_available_after_tools_are_replaced(when):
     async def read_result() -> str:
         return "mine"
 
-    run = Executor([read_log], max_result_chars=LIMIT).begin()
+    run = Executor([read_log], max_result_chars=LIMIT).begin_run()
     others = Executor([read_log, read_result]).tools
     if when == "before":
-        run.use(others)
-    await anext(run.start([READ]))
+        run.set_tools(others)
+    await anext(run.start_batch([READ]))
     if when == "after":
-        run.use(others)
-        await anext(run.start([READ]))
+        run.set_tools(others)
+        await anext(run.start_batch([READ]))
     calls = ToolCall("2", "read_result"), ToolCall("3", "read_result_", '{"result_id": "result_1", "length": 6}')
-    shown = [(await anext(run.start([call]))).content for call in calls]
+    shown = [(await anext(run.start_batch([call]))).content for call in calls]
     assert ["mine", "[result_1: characters 0 to 6 of 8890]\nline 0"] == shown
     assert ["read_log", "read_result", "read_result_"] == [spec.name for spec in run.specs]

@@ -155,7 +155,7 @@ async def test_tool_that_failed_to_get_a_thread_does_not_run_later():
     executor = Executor([work], max_parallel=100)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        batch = executor.start(calls(range(64)))  # idle threads of other tests take some of them
+        batch = executor.start_batch(calls(range(64)))  # idle threads of other tests take some of them
         assert "can't start new thread" in (await anext(batch)).content
     release.set()
     async for _ in batch:

@@ -126,11 +126,11 @@ async def test_when_the_time_of_the_run_is_up_all_calls_settle_and_nothing_more_
         await asyncio.Event().wait()
 
     executor = Executor([quick, never, tool(handler=never, name="alone", sequential=True)])
-    run = executor.begin(budget=Budget(max_seconds=SHORT))
-    batch = run.start(calls("quick", "never", "alone", "never"))
+    run = executor.begin_run(budget=Budget(max_seconds=SHORT))
+    batch = run.start_batch(calls("quick", "never", "alone", "never"))
     async for _ in batch:
         pass
-    late = run.start(calls("quick"))
+    late = run.start_batch(calls("quick"))
     async for _ in late:
         pass
     done = [*batch.executions, *late.executions]
@@ -180,7 +180,7 @@ async def test_progress_reaches_observers_in_order_and_from_threads(caplog):
         watched.append((call.name, progress.message))
         raise RuntimeError("a broken watcher")
 
-    batch = Executor([on_loop, in_thread], on_progress=watch).start(calls("on_loop", "in_thread"))
+    batch = Executor([on_loop, in_thread], on_progress=watch).start_batch(calls("on_loop", "in_thread"))
     news = []
     while (each := await batch.next_event()) is not None:
         news.append((each.call.name, each.progress.message if hasattr(each, "progress") else each.result.code))
@@ -195,7 +195,7 @@ async def test_a_flood_of_progress_is_cut_and_results_are_not():
         for number in range(5000):
             tool_context.progress(str(number))
 
-    batch = Executor([flood]).start(calls("flood"))
+    batch = Executor([flood]).start_batch(calls("flood"))
     for _ in range(3):
         await asyncio.sleep(0)
     count = 0
@@ -214,7 +214,7 @@ async def test_failing_on_settled_callback_does_not_stop_the_run(caplog):
 
     async def quick() -> None: ...
 
-    batch = Executor([quick]).begin(on_settled=watch).start(calls("quick", "unknown", "quick"))
+    batch = Executor([quick]).begin_run(on_settled=watch).start_batch(calls("quick", "unknown", "quick"))
     async for _ in batch:
         pass
     assert 3 == len(batch.executions)

@@ -58,7 +58,7 @@ async def endless() -> None:
 
 def start(*tools: Any, budget: Budget | None = None, **options: Any) -> Any:
     """Start a run with one call of each tool."""
-    return Executor(tools, **options).begin(budget=budget).start([ToolCall(each.name, each.name) for each in tools])
+    return Executor(tools, **options).begin_run(budget=budget).start_batch([ToolCall(each.name, each.name) for each in tools])
 
 
 async def ended(batch: Any) -> list[str | None]:
@@ -181,7 +181,7 @@ async def test_timeout_of_a_tool_with_a_nested_run_resumes_where_it_paused():
 
 async def finish_reason(model: Any, budget: Budget) -> str:
     """Run a turn beside others that share its budget; return how it ended."""
-    events = turn(model, Executor([]).begin(budget=budget), [{"role": "user", "content": "hi"}])
+    events = turn(model, Executor([]).begin_run(budget=budget), [{"role": "user", "content": "hi"}])
     return [event async for event in events if isinstance(event, FinalEvent)].pop().finish_reason
 
 
@@ -226,8 +226,8 @@ async def test_model_call_during_an_approval_pause_is_stopped_at_its_deadline():
 async def test_a_budget_that_is_started_in_a_pause_begins_when_it_ends_and_stays_expired():
     budget = Budget(max_seconds=10)
     with budget.paused():
-        budget.start()
-        budget.start()
+        budget.start_clock()
+        budget.start_clock()
         await later(1000)
         assert budget.take_iteration()
     assert 9 < budget.ends - asyncio.get_running_loop().time() <= 10
@@ -241,7 +241,7 @@ async def test_a_budget_that_is_started_in_a_pause_begins_when_it_ends_and_stays
 @manual_clock
 async def test_a_budget_without_a_limit_can_be_paused():
     budget = Budget()
-    budget.start()
+    budget.start_clock()
     with budget.paused(), budget.paused():
         assert budget.take_iteration()
     assert budget.ends is None

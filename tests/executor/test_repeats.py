@@ -18,10 +18,10 @@ def rounds(tools: list[Any], *replies: list[ToolCall], **options: Any) -> list[l
     """Run the calls of several replies of one run."""
 
     async def main() -> list[list[ToolExecution]]:
-        run = Executor(tools, **options).begin()
+        run = Executor(tools, **options).begin_run()
         done = []
         for reply in replies:
-            batch = run.start(reply)
+            batch = run.start_batch(reply)
             async for _ in batch:
                 pass
             done.append(batch.executions)

@@ -56,8 +56,8 @@ async def test_late_result_of_a_stopped_call_reaches_no_hook_and_is_not_stored()
             return "x" * 5000
         return ""
 
-    run = Executor([slow], after=lambda *about: seen.append(about), max_result_chars=1000).begin()
-    batch = run.start([ToolCall("1", "slow")])
+    run = Executor([slow], after=lambda *about: seen.append(about), max_result_chars=1000).begin_run()
+    batch = run.start_batch([ToolCall("1", "slow")])
     done = await anext(batch)
     assert "tool_timeout" == done.result.code
     assert [] == seen
@@ -91,7 +91,7 @@ async def test_a_generator_in_a_thread_is_stopped_between_its_items():
         finally:
             closed.set()
 
-    batch = Executor([count]).start([ToolCall("1", "count")])
+    batch = Executor([count]).start_batch([ToolCall("1", "count")])
     await began.wait()
     batch.cancel("1")
     assert "cancelled" == (await anext(batch)).result.code
@@ -111,7 +111,7 @@ async def test_tool_thread_is_signalled_if_its_task_is_cancelled_externally():
         if tool_context.cancelled.wait(30):
             outcome.set()
 
-    batch = Executor([wait]).start([ToolCall("1", "wait")])
+    batch = Executor([wait]).start_batch([ToolCall("1", "wait")])
     await began.wait()
     for task in asyncio.all_tasks() - before:
         task.cancel()

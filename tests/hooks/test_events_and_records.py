@@ -316,7 +316,9 @@ async def test_calls_beyond_the_budget_and_those_of_a_stopped_run_are_recorded()
         await asyncio.Event().wait()
 
     executor = Executor([waits], hooks=manager)
-    batch = executor.begin(budget=Budget(max_calls=1)).start([ToolCall("1", "waits", "{}"), ToolCall("2", "waits", "{}")])
+    batch = executor.begin_run(budget=Budget(max_calls=1)).start_batch(
+        [ToolCall("1", "waits", "{}"), ToolCall("2", "waits", "{}")]
+    )
     await asyncio.sleep(0)
     await batch.stop()
     assert ["2: call_budget", "1: cancelled"] == [f"{record.call_id}: {record.code}" for record in records]
@@ -327,7 +329,7 @@ async def test_hook_meta_identifies_the_turn():
     manager = managed(hook(before_llm=lambda request: seen.append((request.meta, request.context, request.model))))
     scope = HookScope("agent", "t1", "t0", "s", "gpt", {"inbound": {"channel": "c"}})
     executor = Executor([], hooks=manager)
-    async for _ in turn(ScriptedModel([ModelReply(Reply("x"))]), executor.begin(scope=scope), HI):
+    async for _ in turn(ScriptedModel([ModelReply(Reply("x"))]), executor.begin_run(scope=scope), HI):
         pass
     ((meta, context, model),) = seen
     assert Meta("agent", "t1", "t0", "s", 1, "turn.llm.request", "runTurn") == meta

@@ -190,7 +190,7 @@ async def test_hooks_and_recorders_get_copies_of_the_context():
 
     executor = Executor([slow], hooks=manager)
     async for _ in turn(
-        ScriptedModel([called("slow", "{}"), called("slow", "{}", "c2"), "done"]), executor.begin(scope=scope), HI
+        ScriptedModel([called("slow", "{}"), called("slow", "{}", "c2"), "done"]), executor.begin_run(scope=scope), HI
     ):
         await manager.events.flush()
     assert {"eve"} == {record.context["inbound"]["sender_id"] for record in records}
@@ -281,7 +281,7 @@ async def test_a_call_that_waits_to_run_alone_is_stopped_with_the_turn():
     manager = managed(renames("add", "alone"))
     calls = [called("waits", "{}", "1"), called("add", '{"a": 1}', "2"), called("add", '{"a": 2}', "3")]
     executor = Executor([waits, alone, *Table().tools()], hooks=manager)
-    batch = executor.start(calls)
+    batch = executor.start_batch(calls)
     for _ in range(20):
         await asyncio.sleep(0)
     await batch.stop()

@@ -80,7 +80,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             after=self.after if after else None,
         )
         budget = Budget(max_calls=max_calls, max_seconds=max_seconds)
-        self.run = self.loop.inside(lambda: executor.begin(budget=budget))
+        self.run = self.loop.inside(lambda: executor.begin_run(budget=budget))
 
     def make(self, name: str) -> Any:
         async def body(data: list[int], tool_context: Any) -> list[int]:
@@ -138,7 +138,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             else:
                 calls.append(ToolCall(call_id, kind, f'{{"data": [{self.count}]}}'))
         self.expected = [call.id for call in calls]
-        self.batch = self.loop.inside(lambda: self.run.start(calls))
+        self.batch = self.loop.inside(lambda: self.run.start_batch(calls))
         self.told = []
         self.stopper = None
         self.consumer = self.loop.create_task(self.consume(self.batch))

@@ -307,7 +307,7 @@ class World:
             return given
 
         model = ScriptedModel([step(answer) for answer in (*self.rounds, *["done"] * 9)])
-        run = executor.begin(
+        run = executor.begin_run(
             budget=Budget(max_seconds=self.max_seconds), on_settled=lambda each: self.settled.append(each.call.id)
         )
         try:

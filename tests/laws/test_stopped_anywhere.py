@@ -77,7 +77,7 @@ class World:
             await asyncio.sleep(0)
 
     def turn(self, budget: Budget | None = None) -> Any:
-        return turn(self, Executor(self.tools()).begin(budget=budget), [{"role": "user", "content": "hi"}])
+        return turn(self, Executor(self.tools()).begin_run(budget=budget), [{"role": "user", "content": "hi"}])
 
     def hold(self) -> None:
         """Check that no task is left and each announced call has at most one result."""

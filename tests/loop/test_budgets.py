@@ -29,7 +29,7 @@ def call(n: int) -> ToolCall:
 
 def run_turn(model: Any, tools: Any = (echo,), *, budget: Budget | None = None, **options: Any) -> list[LoopEvent]:
     async def main() -> list[LoopEvent]:
-        run = Executor(tools, **options).begin(budget=budget)
+        run = Executor(tools, **options).begin_run(budget=budget)
         return [event async for event in turn(model, run, [USER], max_iterations=50)]
 
     return asyncio.run(asyncio.wait_for(main(), 30))
@@ -57,7 +57,7 @@ async def test_rounds_may_be_counted_over_several_turns_of_one_run():
     budget = Budget(max_iterations=3)
     reasons = []
     for steps in (["one"], [call(1), "two"], ["never asked for"]):
-        events = [event async for event in turn(ScriptedModel(steps), Executor([echo]).begin(budget=budget), [USER])]
+        events = [event async for event in turn(ScriptedModel(steps), Executor([echo]).begin_run(budget=budget), [USER])]
         reasons.append(f"{final(events).finish_reason} {final(events).iterations}")
     assert ["stop 1", "stop 2", "max_iterations 0"] == reasons
 
@@ -107,7 +107,7 @@ async def test_deadline_does_not_interrupt_the_consumer():
             yield ModelReply(Reply("xxx"))
 
     seen = []
-    run = Executor([]).begin(budget=Budget(max_seconds=SHORT))
+    run = Executor([]).begin_run(budget=Budget(max_seconds=SHORT))
     loop = asyncio.get_running_loop()
     async for event in turn(Chatty(), run, [USER]):
         if not seen:

@@ -33,7 +33,7 @@ def run_turn(steps: list[Any], *, tools: Any = (echo,), messages: Any = (USER,),
 
     async def main() -> list[LoopEvent]:
         executor = Executor(tools)
-        return [event async for event in turn(model, executor.begin(**run) if run else executor, messages, **options)]
+        return [event async for event in turn(model, executor.begin_run(**run) if run else executor, messages, **options)]
 
     events = asyncio.run(asyncio.wait_for(main(), 30))
     assert isinstance(events[-1], FinalEvent)

@@ -47,7 +47,9 @@ async def ask(there, person, *, policy=None, **arguments):
     tool = there.registry.snapshot("default").tools[name]
     executor = Executor([tool], hooks=hooks)
     try:
-        batch = executor.begin(scope=HookScope("default", "turn-1")).start([ToolCall("c1", name, json.dumps(arguments))])
+        batch = executor.begin_run(scope=HookScope("default", "turn-1")).start_batch(
+            [ToolCall("c1", name, json.dumps(arguments))]
+        )
         try:
             execution = await anext(batch)
         finally:

@@ -118,7 +118,9 @@ def test_in_process_handler_can_return_images():
     plain = ToolDefinition("plain", handler=lambda _: {"images": ["a", "b"]})
 
     async def main() -> list[Any]:
-        batch = Executor([shot, plain]).begin(attachments=["image"]).start([ToolCall("1", "shot"), ToolCall("2", "plain")])
+        batch = (
+            Executor([shot, plain]).begin_run(attachments=["image"]).start_batch([ToolCall("1", "shot"), ToolCall("2", "plain")])
+        )
         return [execution async for execution in batch]
 
     executions = {each.call.name: each for each in asyncio.run(asyncio.wait_for(main(), 30))}

@@ -287,8 +287,8 @@ async def test_files_belong_to_the_session_of_their_turn(store):
 
     manager = HookManager()
     manager.mount("idle", Idle())
-    run = Executor([look], hooks=manager, media=store).begin(scope=HookScope(session_key="s1", turn_id="t1"))
-    batch = run.start([ToolCall("1", "look")])
+    run = Executor([look], hooks=manager, media=store).begin_run(scope=HookScope(session_key="s1", turn_id="t1"))
+    batch = run.start_batch([ToolCall("1", "look")])
     [content] = [execution.content async for execution in batch]
     await batch.stop()
     assert "tool:inline:look:s1:t1" == store.lookup(re.search(r"media://[^\]]+", content)[0]).scope

@@ -21,7 +21,7 @@ def play(script, tool, *, hook=None, attachments=(), messages=HI, **options) -> 
         if hooks is not None:
             hooks.mount("hook", hook)
         model = ScriptedModel(script)
-        run = Executor([tool], hooks=hooks, **options).begin(attachments=attachments)
+        run = Executor([tool], hooks=hooks, **options).begin_run(attachments=attachments)
         return [event async for event in turn(model, run, messages, max_iterations=None)], model
 
     return asyncio.run(asyncio.wait_for(main(), 60))

@@ -100,7 +100,7 @@ async def test_a_search_has_another_name_than_the_callers_tools():
     mine = ToolSpec("tool_search")
 
     executor = Executor(tools(), search=ToolSearch())
-    async for _ in turn(model, executor.begin(reserved=["tool_search"]), [], external=[mine]):
+    async for _ in turn(model, executor.begin_run(reserved=["tool_search"]), [], external=[mine]):
         pass
     assert [["tool_search", "tool_search_"]] == offered(model)
 

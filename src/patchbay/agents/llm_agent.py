@@ -118,7 +118,7 @@ class AgentRun:
             await ctx.publish("agent.start", {"agent": agent.name, "model": agent.model_name})
         self._executor = await self._executor.with_toolsets()
         ctx.shared.tools = max(ctx.shared.tools, len(self._executor.tools))
-        run, model = self._begin(), self._model()
+        run, model = self._begin_run(), self._model()
         messages = await self._messages()
         config = agent.generate_content_config
         parameters = config.parameters() if config is not None else {}
@@ -174,9 +174,9 @@ class AgentRun:
                 return
             messages, choice = [*self._end.messages, {"role": "user", "content": REMINDER}], _FORCED
 
-    def _begin(self) -> Run:
+    def _begin_run(self) -> Run:
         agent, ctx = self._agent, self._ctx
-        return self._executor.begin(
+        return self._executor.begin_run(
             budget=ctx.shared.budget,
             agent_scope=AgentScope(
                 agent_name=agent.name,

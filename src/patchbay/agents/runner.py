@@ -131,7 +131,7 @@ class Runner:
                 yield Event(author="system", error_code="MESSAGE_TOO_LONG", error_message=problem)
                 return
             async with self.session_service.lock(self.app_name, user_id, session_id):
-                ctx = run.context = await self._begin(user_id, session_id, content, config)
+                ctx = run.context = await self._begin_run(user_id, session_id, content, config)
                 try:
                     events = self.agent.run_async(ctx)
                     try:
@@ -149,7 +149,7 @@ class Runner:
         finally:
             run.ended.set()
 
-    async def _begin(self, user_id: str, session_id: str, content: Content, config: RunConfig) -> InvocationContext:
+    async def _begin_run(self, user_id: str, session_id: str, content: Content, config: RunConfig) -> InvocationContext:
         """Record the user's message, in a session that may be new."""
         session, is_new = await self._session(user_id, session_id, content)
         ctx = InvocationContext(
@@ -165,7 +165,7 @@ class Runner:
             hook_scope=self._hook_scope(session) if self.hooks is not None else None,
             media=self.media,
         )
-        ctx.budget.start()
+        ctx.budget.start_clock()
         await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=content))
         if self.bus is not None:
             ids = {"session_id": session.id, "user_id": user_id}

@@ -39,9 +39,11 @@ SMALLEST_RESULT = 1_000
 
 
 class Run(RunState):
-    """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin``."""
+    """One run of an executor's tools, from a user's message to the answer; made by ``Executor.begin_run``."""
 
-    def start(self, calls: Sequence[ToolCall | IncompleteCall], *, messages: Sequence[Message] = (), iteration: int = 1) -> Batch:
+    def start_batch(
+        self, calls: Sequence[ToolCall | IncompleteCall], *, messages: Sequence[Message] = (), iteration: int = 1
+    ) -> Batch:
         """Start all of ``calls`` now, and return them as a Batch; the caller must ``stop()`` it when it is done with it.
 
         ``messages`` and ``iteration`` are for the tools' contexts. Needs a running event loop.
@@ -128,7 +130,7 @@ class Executor(ExecutorSettings):
             self._extended = extended
         return self._extended
 
-    def begin(self, **options: Unpack[RunOptions]) -> Run:
+    def begin_run(self, **options: Unpack[RunOptions]) -> Run:
         """Begin a run. Starts the budget's clock, so it needs a running event loop."""
         given, scope = options.get("hooks"), options.get("scope")
         manager = given if given is not None else self.hooks
@@ -148,7 +150,7 @@ class Executor(ExecutorSettings):
             self._merged = mounted, mounted.with_natives(self._links)
         return manager.begin(scope, self._merged[1])
 
-    def start(
+    def start_batch(
         self,
         calls: Sequence[ToolCall | IncompleteCall],
         *,
@@ -157,8 +159,8 @@ class Executor(ExecutorSettings):
         agent_scope: AgentScope = NO_SCOPE,
         budget: Budget | None = None,
     ) -> Batch:
-        """Start ``calls`` as a run of their own (see ``Run.start``)."""
-        return self.begin(agent_scope=agent_scope, budget=budget).start(calls, messages=messages, iteration=iteration)
+        """Start ``calls`` as a run of their own (see ``Run.start_batch``)."""
+        return self.begin_run(agent_scope=agent_scope, budget=budget).start_batch(calls, messages=messages, iteration=iteration)
 
     async def run(
         self,
@@ -175,7 +177,7 @@ class Executor(ExecutorSettings):
         ``on_settled`` gets each the moment it settles; its exceptions are raised here. On an exception or cancellation, the tools
         are stopped and awaited first.
         """
-        batch = self.start(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
+        batch = self.start_batch(calls, messages=messages, iteration=iteration, agent_scope=agent_scope, budget=budget)
         try:
             while (event := await batch.next_event()) is not None:
                 if on_settled is not None and isinstance(event, ToolExecution):

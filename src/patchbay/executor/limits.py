@@ -45,7 +45,7 @@ class Budget:
         self._pauses = 0
         self._watchers: set[Callable[[float | None], None]] = set()
 
-    def start(self) -> None:
+    def start_clock(self) -> None:
         """Start the clock, if it is not running already."""
         if self.max_seconds is not None and self.loop is None:
             self.loop = asyncio.get_running_loop()

@@ -26,7 +26,7 @@ from patchbay.types import Attachment, Message, ToolCall, ToolSpec
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager, HookScope, TurnHooks
     from patchbay.media import MediaStore
-    from patchbay.media.attachments import Origin
+    from patchbay.media.attachments import FileOrigin
 
 
 _logger = logging.getLogger(__name__)
@@ -83,13 +83,13 @@ class RunState:
     ``tools`` are those that the model may call now: the executor's, and a reader once a result was too long to be shown whole, or
     from the start where one was in an earlier run. Of an executor with a catalog they are the pinned ones, a search, and what was
     found. They are only ever added to, at the end, so that what a model was sent stays a prefix of what it is sent; the turn may
-    replace them (``use``).
+    replace them (``set_tools``).
     """
 
     def __init__(self, executor: ExecutorSettings, options: RunOptions, hooks: TurnHooks | None = None) -> None:
         self.executor = executor
         self.budget = options.get("budget") or Budget()
-        self.budget.start()
+        self.budget.start_clock()
         self.agent_scope = options.get("agent_scope", NO_SCOPE)
         self.attachments = checked_kinds(kinds) if (kinds := options.get("attachments")) else _NO_KINDS
         self.repeats = RepeatedCalls()
@@ -125,13 +125,13 @@ class RunState:
             self._specs = tuple([tool.spec for tool in self.tools.values() if tool.offered])
         return self._specs
 
-    def use(self, tools: Mapping[str, Tool]) -> None:
+    def set_tools(self, tools: Mapping[str, Tool]) -> None:
         """Replace the tools that the model may call. Ignored after ``disable_tools``."""
         if not self.tools_disabled:
             self.tools = tools
             self._specs = None
 
-    def switch(self, executor: ExecutorSettings) -> None:
+    def switch_executor(self, executor: ExecutorSettings) -> None:
         """Use the tools of another executor, but keep those that were added to the run: by hooks, its reader."""
         before = self.executor.tools
         added = {
@@ -139,9 +139,9 @@ class RunState:
         }
         self.executor, self._search = executor, None
         if executor.catalog is None:
-            self.use({**executor.tools, **added})
+            self.set_tools({**executor.tools, **added})
         else:
-            self.use({**self._searchable(executor.catalog), **added})
+            self.set_tools({**self._searchable(executor.catalog), **added})
 
     def _searchable(self, catalog: ToolCatalog) -> Mapping[str, Tool]:
         """Return what is offered of a catalog: the pinned tools, the search, and what was found."""
@@ -153,23 +153,23 @@ class RunState:
     def disable_tools(self) -> None:
         """Remove all tools, for good."""
         self._overridden = None
-        self.use({})
+        self.set_tools({})
         self.tools_disabled = True
 
     def override_tools(self, tools: Mapping[str, Tool]) -> None:
         """Replace the tools for this round."""
         if tools != dict(self.tools):
             self._overridden = self.tools, tools
-            self.use(tools)
+            self.set_tools(tools)
 
     def restore_tools(self) -> None:
         """Undo ``override_tools``, but keep tools that the run itself has added since."""
         if self._overridden is not None:
             before, overridden = self._overridden
             self._overridden = None
-            self.use({**before, **{name: tool for name, tool in self.tools.items() if name not in overridden}})
+            self.set_tools({**before, **{name: tool for name, tool in self.tools.items() if name not in overridden}})
 
-    def recall(self, messages: Iterable[Message], tool_choice: Any = None) -> None:
+    def offer_known(self, messages: Iterable[Message], tool_choice: Any = None) -> None:
         """Offer the tools that were found or called in a conversation, and the one that ``tool_choice`` names."""
         if self._search is not None:
             self._offer(self._search.found_in(messages))
@@ -207,7 +207,7 @@ class RunState:
         """Append tools that the model may call from the next round on."""
         if new := {tool.name: tool for tool in tools if tool.name not in self.tools}:
             self._found.update(dict.fromkeys(new))
-            self.use({**self.tools, **new})
+            self.set_tools({**self.tools, **new})
 
     def is_short(self, text: str) -> bool:
         """Whether the model gets a tool's text unchanged."""
@@ -261,14 +261,14 @@ class RunState:
 
         return self.media if self.media is not None else shared_store()
 
-    def _origin(self, tool: str) -> Origin:
-        from patchbay.media.attachments import Origin
+    def _origin(self, tool: str) -> FileOrigin:
+        from patchbay.media.attachments import FileOrigin
 
         session, turn = getattr(self.agent_scope.invocation_context, "session_key", None), self.agent_scope.invocation_id
         session = session if isinstance(session, str) else ""
         if (hooks := self.hooks) is not None:
             session, turn = hooks.scope.session_key or session, hooks.scope.turn_id or turn
-        return Origin(tool, session, turn)
+        return FileOrigin(tool, session, turn)
 
     async def _store_long(self, text: str, limit: int) -> str:
         """Store a long result, offer its reader, and return an excerpt."""
@@ -288,7 +288,7 @@ class RunState:
             taken = {*self.executor.tools, *self.tools, *self._reserved}
             reader = ReadResult(results, taken, self.executor.max_result_chars)
             self._reader = reader
-            self.use({**self.tools, reader.name: reader})
+            self.set_tools({**self.tools, reader.name: reader})
         return reader
 
 

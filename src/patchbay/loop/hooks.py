@@ -56,7 +56,7 @@ class RequestHookView:
         if added:
             from patchbay.hooks import InjectedTool
 
-            run.use({**run.tools, **{each.spec.name: InjectedTool(each, self.hooks.scope) for each in added}})
+            run.set_tools({**run.tools, **{each.spec.name: InjectedTool(each, self.hooks.scope) for each in added}})
         parameters = request.parameters
         if "options" in changes:
             parameters = _with_options(parameters, changes["options"])

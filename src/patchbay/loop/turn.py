@@ -89,8 +89,8 @@ def turn(
     """
     if max_iterations is not None:
         checked_count(max_iterations, "max_iterations")
-    run = executor if isinstance(executor, Run) else executor.begin()
-    run.recall(messages, tool_choice)
+    run = executor if isinstance(executor, Run) else executor.begin_run()
+    run.offer_known(messages, tool_choice)
     conversation = Conversation(list(messages), dict(parameters or {}), run, tuple(external))
     state = _Turn(
         run, run.hooks, model, conversation, messages, tool_choice, max_iterations, stream, without, final_answer_without_tools
@@ -158,7 +158,7 @@ class _Turn:
             if self.ending:
                 break
             # A copy: tools, also abandoned ones, may change it.
-            batch = self.run.start(self.calls, messages=list(self.conversation.messages), iteration=self.iteration)
+            batch = self.run.start_batch(self.calls, messages=list(self.conversation.messages), iteration=self.iteration)
             try:
                 while (settled := await batch.next_event()) is not None:
                     if isinstance(settled, ToolProgress):

@@ -13,7 +13,7 @@ import mcp_types as types
 from patchbay._text import json_object
 from patchbay.executor import ToolExecution
 from patchbay.media import MediaStore, shared_store
-from patchbay.media.attachments import Origin, attach_media
+from patchbay.media.attachments import FileOrigin, attach_media
 from patchbay.schema import SchemaValidator
 from patchbay.tools import Tool, render_result
 from patchbay.tools.output import KINDS, ToolOutput
@@ -114,7 +114,7 @@ async def _for_user(output: ToolOutput, tool: Tool, media: MediaStore | None) ->
     if output.shown and output.shown != output.for_llm:
         content.append(types.TextContent(text=output.shown, annotations=_USER))
     if output.response_handled and output.media:
-        store, origin = media if media is not None else shared_store(), Origin(tool.name)
+        store, origin = media if media is not None else shared_store(), FileOrigin(tool.name)
         _, files = await run_in_thread(lambda: attach_media(store, "", output.media, KINDS, origin))
         content += [_block(each, _USER) for each in files]
     return content

@@ -87,7 +87,7 @@ async def _decide(question: _Question, turn: TurnHooks, context: ToolContext, wh
 
     executor = Executor([question], hooks=cast(HookManager, turn.manager), links=[native("mcp elicitation", approve_tool=ask)])
     call = ToolCall(f"{context.call_id}.question", question.name, json.dumps(_defaults(question.parameters)))
-    batch = executor.begin(agent_scope=context.agent_scope, scope=turn.scope).start([call])
+    batch = executor.begin_run(agent_scope=context.agent_scope, scope=turn.scope).start_batch([call])
     try:
         execution = await anext(batch)
     finally:

@@ -157,9 +157,11 @@ class RegistryServer:
         call = ToolCall(f"mcp_{secrets.token_hex(8)}", params.name, arguments)
         hooks, media = self._hooks, self._media
         executor = Executor([tool], tool_timeout=MAX_CALL_SECONDS, max_result_chars=None, hooks=hooks, media=media)
-        run = executor.begin(agent_scope=AgentScope(invocation_context=context), scope=self._scope_of(context), attachments=KINDS)
+        run = executor.begin_run(
+            agent_scope=AgentScope(invocation_context=context), scope=self._scope_of(context), attachments=KINDS
+        )
         running = self._calls[call.id] = _RunningCall(context, self._approvals)
-        batch = run.start([call])
+        batch = run.start_batch([call])
         execution: ToolExecution | None = None
         try:
             while (event := await batch.next_event()) is not None:

@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FileOrigin:
     """The tool, session and turn ("" if there is none) that files come from."""
 
     tool: str
@@ -43,7 +43,7 @@ class Origin:
         return MediaMeta(filename, content_type, self.tool, session=self.session)
 
 
-def store_media(store: MediaStore, output: ToolOutput, origin: Origin) -> ToolOutput:
+def store_media(store: MediaStore, output: ToolOutput, origin: FileOrigin) -> ToolOutput:
     """Return an output whose media are refs of the store, with their tags in its text.
 
     A file that is not available is left out, and the text says so; but if the output is the answer for the user, it becomes an
@@ -77,7 +77,9 @@ def store_media(store: MediaStore, output: ToolOutput, origin: Origin) -> ToolOu
     return replace(output, for_llm=text, media=tuple(media.ref for media in found), artifact_tags=tags)
 
 
-def _for_user(store: MediaStore, output: ToolOutput, found: Sequence[Media], failures: list[str], origin: Origin) -> ToolOutput:
+def _for_user(
+    store: MediaStore, output: ToolOutput, found: Sequence[Media], failures: list[str], origin: FileOrigin
+) -> ToolOutput:
     refs = [media.ref for media in found]
     try:
         refs += [
@@ -115,7 +117,7 @@ def insert_tags(text: str, media: Iterable[Media]) -> tuple[str, list[Media]]:
     return text, rest
 
 
-def _store_base64(store: MediaStore, text: str, origin: Origin) -> tuple[str, list[str]]:
+def _store_base64(store: MediaStore, text: str, origin: FileOrigin) -> tuple[str, list[str]]:
     """Move base64 from a text into the store; return the text with tags in its place, and the refs."""
     refs: list[str] = []
 
@@ -134,7 +136,7 @@ def _store_base64(store: MediaStore, text: str, origin: Origin) -> tuple[str, li
 
 
 def attach_media(
-    store: MediaStore, text: str, refs: Iterable[str], kinds: Collection[str], origin: Origin
+    store: MediaStore, text: str, refs: Iterable[str], kinds: Collection[str], origin: FileOrigin
 ) -> tuple[str, tuple[Attachment, ...]]:
     """Return a result's text without base64, and as attachments that base64 and the files of ``refs``.
 

@@ -224,13 +224,13 @@ class PluginRuntime:
         call = _Call(trigger.call_id or trigger.req_id, name, trigger.args, req_id=trigger.req_id, timeout=timeout)
         self._batches[trigger.req_id] = (trigger, None)
         self._idle.clear()
-        run = self._executor.begin(
+        run = self._executor.begin_run(
             agent_scope=AgentScope(idempotency_key=trigger.idempotency_key),
             tool_timeout=tool_deadline(timeout),
             on_settled=self._on_execution,
         )
-        run.use({name: tool})
-        batch = run.start([call])
+        run.set_tools({name: tool})
+        batch = run.start_batch([call])
         if trigger.req_id in self._batches:  # else it has failed already
             self._batches[trigger.req_id] = (trigger, batch)
 

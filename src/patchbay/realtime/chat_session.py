@@ -88,7 +88,7 @@ class ChatTurn:
     def use(self, executor: Executor) -> None:
         """Use the tools of ``executor`` from the next request on."""
         if self._tool_run is not None:
-            self._tool_run.switch(executor)
+            self._tool_run.switch_executor(executor)
 
     def on_progress(self, call: ToolCall, progress: Progress) -> None:
         """Emit a tool's progress, ahead of its result."""
@@ -112,7 +112,7 @@ class ChatTurn:
 
     async def _answer(self, executor: Executor) -> FinalEvent:
         chat = self._chat
-        run = self._tool_run = executor.begin(
+        run = self._tool_run = executor.begin_run(
             budget=Budget(max_calls=chat.limits.max_calls),
             attachments=chat.attachments,
             results=chat.results,

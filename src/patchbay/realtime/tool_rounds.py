@@ -108,7 +108,7 @@ class ToolCallRounds:
             else:
                 self._refuse(current, one, error)
         self._limit_rounds(current)
-        batch = current.batch = turn.run.start(
+        batch = current.batch = turn.run.start_batch(
             [one.to_run for one in admitted], messages=self._messages(current), iteration=current.number
         )
         self._set_timer(current)

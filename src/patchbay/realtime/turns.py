@@ -206,7 +206,7 @@ class Turns:
         if self.current is not None:
             run = self.current.run
             readers = {name: tool for name, tool in run.tools.items() if isinstance(tool, ReadResult)}
-            run.use({**self._tools.available, **readers})
+            run.set_tools({**self._tools.available, **readers})
 
     def take_new_reader(self, run: Run) -> Tool | None:
         """Return the tool that reads long results, the first time that a run has one."""
@@ -221,7 +221,7 @@ class Turns:
         if self._executor is None:
             tools = self._tools.available.values()
             self._executor = Executor(tools, hooks=context.hooks, media=context.media)
-        return self._executor.begin(
+        return self._executor.begin_run(
             budget=Budget(max_calls=self._max_calls),
             scope=replace(context.scope, turn_id=uuid.uuid4().hex),
             results=self._results,

@@ -153,7 +153,7 @@ class RegistryService:
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
         scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
         around = AgentScope(idempotency_key=body.idempotency_key or "")
-        batch = executor.begin(agent_scope=around, scope=scope).start([call])
+        batch = executor.begin_run(agent_scope=around, scope=scope).start_batch([call])
         try:
             return await anext(batch)
         finally:

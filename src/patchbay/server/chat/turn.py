@@ -206,7 +206,7 @@ class ToolChatTurn:
             request.watch.beat(request.reply.heartbeat)
         model = self._model = self._make_model(request)
         results = self.history.results
-        executing = self.tools.executor.begin(
+        executing = self.tools.executor.begin_run(
             budget=self.settings.budget(),
             attachments=self.settings.attachments,
             results=results,
