@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 PORT = 48916
 """The default port, where servers of N.E.K.O look for the plugin host."""
 
-_MANY = 10
-"""From so many plugins on, ``run`` shows progress on a terminal."""
-
 
 def port_option(least: int, text: str, *names: str, **options: Any) -> Any:
     """Return the option for the port of a plugin host, which is at least ``least``."""
@@ -105,7 +102,6 @@ def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, se
     from patchbay.server.runtime import listen_on, log_to_stderr, url_of
 
     listener = listen_on("127.0.0.1", port)
-    progress = _progress(len(specs))
 
     def ready(_host: Any) -> None:
         _print(f"patchbay plugins listening on {url_of(listener)}")
@@ -113,7 +109,6 @@ def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, se
 
     def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
         _print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
-        progress(plugin_id)
 
     log_to_stderr()
     escape_unencodable()
@@ -141,21 +136,6 @@ def _print(line: str) -> None:
         print(line, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  (until the process ends)
-
-
-def _progress(total: int) -> Callable[[str], None]:
-    """Return a function that counts registered plugins by id, and says on a terminal when another tenth of them is ready."""
-    if total < _MANY or not sys.stderr.isatty():
-        return lambda _: None
-    seen: set[str] = set()
-
-    def count(plugin_id: str) -> None:
-        tenth = len(seen) * 10 // total
-        seen.add(plugin_id)
-        if len(seen) * 10 // total > tenth:
-            print(f"patchbay: {len(seen)} of {total} plugins registered", file=sys.stderr, flush=True)
-
-    return count
 
 
 @plugins.command("list", context_settings=CONTEXT)

@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from patchbay._backoff import Backoff
@@ -20,7 +19,7 @@ from patchbay._text import one_line, printable
 from patchbay.cli.http import Events, ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.cli.options import SERVER, Server, TokenFile
 from patchbay.cli.request_lines import describe_request, format_tokens
-from patchbay.cli.terminal import escape_unencodable, exit_when_stdout_closes, format_clock, format_duration
+from patchbay.cli.terminal import escape_unencodable, exit_when_stdout_closes, format_clock, format_duration, make_console
 from patchbay.errors import ConfigurationError
 
 _FIRST_DELAY: Final = 0.25
@@ -60,7 +59,7 @@ def tail(
     client = ServerClient(server, token_file)
     exit_when_stdout_closes()
     escape_unencodable()
-    console = Console(soft_wrap=True)
+    console = make_console(sys.stdout)
     for event in _follow(client, parameters):
         if as_json:
             print(json.dumps(event), flush=True)
@@ -138,7 +137,7 @@ def describe_event(event: Mapping[str, Any]) -> Text:
     label = _text(scope.get("turn_id"))[-_LABEL_CHARS:]
     pieces = [(_time(event.get("time")), "dim"), (label.ljust(_LABEL_CHARS), "dim")]
     if kind == REQUEST:
-        return Text(" ").join(Text(*piece) for piece in (*pieces, *describe_request(payload, verbose=True)))
+        return Text(" ").join([*(Text(*piece) for piece in pieces), describe_request(payload, verbose=True)])
     fields = {**({name: scope.get(name) for name in _SCOPE} if kind == "agent.turn.start" else {}), **payload}
     pieces.append((kind.ljust(_KIND_CHARS), _COLOURS.get(_text(event.get("severity")), "bold" if ".turn." in kind else "")))
     shown = [(_text(name), value) for name, value in fields.items() if value and name not in _HIDDEN]

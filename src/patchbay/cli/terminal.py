@@ -10,11 +10,14 @@ import select
 import sys
 import threading
 from datetime import datetime
-from typing import Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from patchbay._redaction import Redactor
 from patchbay._text import escape_controls
 from patchbay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 USAGE_ERROR: Final = 2
 """Exit status of a command with invalid flags."""
@@ -37,6 +40,13 @@ def fail(message: str, status: int) -> NoReturn:
 def supports_colour(stream: TextIO) -> bool:
     """Return True for a terminal with colours, unless ``NO_COLOR`` is set."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def make_console(stream: TextIO) -> Console:
+    """Return a console of rich, which wraps no line, and has no styles where the terminal has no colours."""
+    from rich.console import Console  # only for commands that print lines of several colours
+
+    return Console(file=stream, soft_wrap=True, color_system="standard" if supports_colour(stream) else None)
 
 
 def styles(stream: TextIO) -> tuple[str, str, str]:
