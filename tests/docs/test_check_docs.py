@@ -65,7 +65,7 @@ def test_addresses_are_replaced_in_examples(docs):
         ("make dmeo", "make has no target 'dmeo'"),
         ("patchbay proxy --upstream http://localhost:1/v1 --port=1", None),
         ("$ patchbay proxy --prot 1", "patchbay proxy has no --prot"),
-        ("KEY=1 patchbay demo --json  # a remark", None),
+        ("KEY=1 patchbay tail --json  # a remark", None),
         ("patchbay dance", "there is no command 'patchbay dance'"),
         ("patchbay plugins run plugins --watch", None),
         ("patchbay plugins run plugins --wacth", "patchbay plugins run has no --wacth"),

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from support.chat_clients import Proxy, running_proxy, sdk_client, wrapped_client
+from patchbay.cli.children import Child
+from support.chat_clients import running_proxy, sdk_client, wrapped_client
 from support.scripted_server import PATIENCE
 
 from .conftest import get_json
@@ -49,7 +50,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def proxy(llama: str, log: Path) -> Iterator[Proxy]:
+def proxy(llama: str, log: Path) -> Iterator[Child]:
     with running_proxy("--upstream", f"{llama}/v1", "--log-file", str(log)) as started:
         yield started
 
@@ -62,7 +63,7 @@ def requests_of(log: Path, model: str) -> list[dict[str, Any]]:
     return [body for body in decoded if body["model"] == model]
 
 
-def test_description_of_the_server_decides_before_the_first_request(proxy: Proxy, log: Path) -> None:
+def test_description_of_the_server_decides_before_the_first_request(proxy: Child, log: Path) -> None:
     with sdk_client(proxy.url) as client:
         client.chat.completions.create(model="first", messages=QUESTION, tools=TOOLS, max_tokens=8, temperature=0)
     only = requests_of(log, "first")
@@ -96,7 +97,7 @@ def test_grammar_goes_with_the_contract_and_is_refused_once(llama: str) -> None:
     assert [True, False, False] == ['"tools":[' in body for body in asked]
 
 
-def test_whole_answer_has_all_that_it_had_before_it_was_streamed(proxy: Proxy, log: Path) -> None:
+def test_whole_answer_has_all_that_it_had_before_it_was_streamed(proxy: Child, log: Path) -> None:
     with sdk_client(proxy.url) as client:
         for _ in range(2):
             answer = client.chat.completions.create(
@@ -111,7 +112,7 @@ def test_whole_answer_has_all_that_it_had_before_it_was_streamed(proxy: Proxy, l
     assert answer.choices[0].message.content
 
 
-def test_client_that_leaves_a_whole_answer_frees_the_slot(proxy: Proxy, llama: str) -> None:
+def test_client_that_leaves_a_whole_answer_frees_the_slot(proxy: Child, llama: str) -> None:
     body = {"model": "leaving", "messages": QUESTION, "tools": TOOLS, "max_tokens": 4}
     with sdk_client(proxy.url) as client:  # (the server's first answer shows that it is llama.cpp)
         client.chat.completions.create(**body)
@@ -137,14 +138,14 @@ def wait_for_slot(llama: str, *, until: Callable[[int], bool]) -> int:
     raise AssertionError(f"the slot has {last} tokens")
 
 
-def test_model_writes_no_result_of_its_own(proxy: Proxy) -> None:
+def test_model_writes_no_result_of_its_own(proxy: Child) -> None:
     with sdk_client(proxy.url) as client:
         for _ in range(2):
             answer = client.chat.completions.create(model="after", messages=RESULT, tools=TOOLS, max_tokens=60, temperature=0)
             assert "tool_result" not in (answer.choices[0].message.content or "")
 
 
-def test_next_turn_finds_the_prompt_of_the_last_one_in_the_cache(proxy: Proxy) -> None:
+def test_next_turn_finds_the_prompt_of_the_last_one_in_the_cache(proxy: Child) -> None:
     with sdk_client(proxy.url) as client:
         first = client.chat.completions.create(model="turns", messages=QUESTION, tools=TOOLS, max_tokens=4, temperature=0)
         second = client.chat.completions.create(model="turns", messages=RESULT, tools=TOOLS, max_tokens=4, temperature=0)

@@ -2,95 +2,23 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import re
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import openai
 
 import patchbay
+from patchbay.cli.children import Child
 
-from .processes import Process
+from .processes import listening
 from .scripted_server import PATIENCE
 
-_ENVIRONMENT = (
-    "UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "FORCE_COLOR"
-)  # fmt: skip
 
-
-def clean_environment() -> dict[str, str]:
-    """The environment without what the command line reads from it."""
-    return {name: value for name, value in os.environ.items() if name not in _ENVIRONMENT}
-
-
-@dataclass
-class Proxy:
-    """A running ``patchbay proxy``; ``url`` ends in the base path."""
-
-    process: Process
-    output: list[str] = field(default_factory=list)
-    url: str = ""
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return urlsplit(self.url).port or 0
-
-
-@contextmanager
-def running_proxy(*flags: str) -> Iterator[Proxy]:
-    """Start ``patchbay proxy`` with ``flags``, wait until it listens, and stop it with SIGTERM."""
-    process = Process(
-        [sys.executable, "-m", "patchbay", "proxy", "--port", "0", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env=clean_environment(),
-    )
-    proxy = Proxy(process)
-    listening = threading.Event()
-    drain = threading.Thread(target=_read_output, args=(proxy, listening), daemon=True)
-    drain.start()
-    try:
-        assert listening.wait(PATIENCE), proxy.output
-        assert proxy.url, proxy.output
-        yield proxy
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(PATIENCE)
-        drain.join(PATIENCE)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def listening_url(line: str) -> str:
-    """The address in a proxy's "listening on" line; empty for any other line."""
-    found = re.search(r"listening on (http://\S+)", line)
-    return found[1] if found else ""
-
-
-def _read_output(proxy: Proxy, listening: threading.Event) -> None:
-    assert proxy.process.stdout is not None
-    for line in proxy.process.stdout:
-        proxy.output.append(line)
-        if url := listening_url(line):
-            proxy.url = url
-            listening.set()
-    listening.set()
+def running_proxy(*flags: str) -> AbstractContextManager[Child]:
+    """Run ``patchbay proxy`` with these flags during the block."""
+    return listening([sys.executable, "-m", "patchbay", "proxy", "--port", "0", *flags], name="patchbay proxy")
 
 
 @dataclass
@@ -182,45 +110,6 @@ def sdk_client(base_url: str, **options: Any) -> openai.OpenAI:
 def wrapped_client(base_url: str, **options: Any) -> openai.OpenAI:
     """A wrapped SDK client that talks to ``base_url`` directly."""
     return patchbay.wrap(sdk_client(base_url), **options)
-
-
-@dataclass
-class Response:
-    """An HTTP response; ``body`` is what could be read, ``cut`` is true if the connection ended before the body did."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    cut: bool = False
-
-    @property
-    def json(self) -> Any:
-        """The body, read as JSON."""
-        return json.loads(self.body)
-
-
-def http_request(
-    port: int, method: str, target: str, body: bytes | Mapping[str, Any] = b"", headers: Mapping[str, str] | None = None
-) -> Response:
-    """One plain HTTP request; a mapping is sent as JSON."""
-    sent = dict(headers or {})
-    if not isinstance(body, bytes):
-        body = json.dumps(body).encode()
-        sent.setdefault("content-type", "application/json")
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    try:
-        connection.request(method, target, body=body or None, headers=sent)
-        response = connection.getresponse()
-        cut = False
-        try:
-            data = response.read()
-        except http.client.IncompleteRead as error:
-            data, cut = error.partial, True
-        except ConnectionError:
-            data, cut = b"", True
-        return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, data, cut)
-    finally:
-        connection.close()
 
 
 def sse_payloads(body: bytes) -> list[str]:

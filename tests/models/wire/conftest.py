@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
 
-from support.chat_clients import ChatResponse, Proxy, Response, chat, http_request, running_proxy, sdk_client, wrapped_client
+from patchbay.cli.children import Child
+from support.chat_clients import ChatResponse, chat, running_proxy, sdk_client, wrapped_client
 from support.fenced_texts import TOOLS
+from support.http_server import HttpResponse, ask
 from support.scripted_server import RecordedRequest, SharedUpstream
 
 CHAT = "/v1/chat/completions"
@@ -30,12 +34,12 @@ def model(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def proxies(upstream: SharedUpstream) -> Iterator[Callable[..., Proxy]]:
+def proxies(upstream: SharedUpstream) -> Iterator[Callable[..., Child]]:
     """A running ``patchbay proxy`` in front of the upstream, one for each set of flags."""
     with ExitStack() as stack:
-        running: dict[tuple[str, ...], Proxy] = {}
+        running: dict[tuple[str, ...], Child] = {}
 
-        def start(*flags: str) -> Proxy:
+        def start(*flags: str) -> Child:
             if flags not in running:
                 running[flags] = stack.enter_context(running_proxy("--upstream", upstream.url, *flags))
             return running[flags]
@@ -95,10 +99,12 @@ def wire(request: pytest.FixtureRequest, upstream: SharedUpstream, model: str) -
 
 
 @pytest.fixture
-def post(proxies: Callable[..., Proxy]) -> Callable[..., Response]:
+def post(proxies: Callable[..., Child]) -> Callable[..., HttpResponse]:
     """Send a body to a proxy of a text-only model."""
 
-    def post(body: Any) -> Response:
-        return http_request(proxies("--tools", "text").port, "POST", CHAT, body, {"content-type": "application/json"})
+    def post(body: Any) -> HttpResponse:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        port = urlsplit(proxies("--tools", "text").url).port
+        return ask(port, "POST", CHAT, data, headers={"content-type": "application/json"})
 
     return post

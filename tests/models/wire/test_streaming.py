@@ -9,13 +9,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 
 import patchbay
 from patchbay.testing.script import DONE, Raw, events
-from support.chat_clients import chat, http_request, sdk_client, wrapped_client
+from support.chat_clients import chat, sdk_client, wrapped_client
 from support.fenced_texts import ROME, TOOLS, block
+from support.http_server import ask
 from support.scripted_server import PATIENCE, chunk, completion, json_body
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -87,7 +89,7 @@ def test_proxied_request_without_tools_is_forwarded_byte_for_byte(post, upstream
     body = json.dumps({"stream": stream, "model": model, **fields}, indent=1).encode()
     through = post(body)
     port = int(upstream.url.split(":")[2].split("/")[0])
-    direct = http_request(port, "POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    direct = ask(port, "POST", "/v1/chat/completions", body, headers={"content-type": "application/json"})
     assert direct.body == through.body
     assert [body, body] == [seen.body for seen in upstream.seen[model]]
 
@@ -135,7 +137,7 @@ def test_upstream_is_closed_when_the_client_of_a_whole_answer_leaves(proxies, po
     upstream.on(model, shows_that_it_streams(model), endless(model))
     body = {"model": model, "messages": HI, "tools": TOOLS}
     assert 200 == post(body).status
-    port = proxies("--tools", "text").port
+    port = urlsplit(proxies("--tools", "text").url).port
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
         upstream.wait_for(model, number=1)
