@@ -51,6 +51,15 @@ def answering(answers: dict[str, Any], *, status: int = 200) -> Iterator[int]:
             thread.join()
 
 
+@contextlib.contextmanager
+def upstream_of(command: str, upstream: str) -> Iterator[Any]:
+    """Run the proxy or the server of tools before an upstream."""
+    flags = ["--store", "memory", "--mcp-config", "none"] if command == "serve" else []
+    program = [sys.executable, "-m", "patchbay", command, "--port", "0", "--upstream", upstream, *flags]
+    with listening(program, name=command) as server:
+        yield server
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
@@ -132,11 +141,8 @@ def test_without_any_server_the_error_lists_what_was_tried_and_how_to_start_one(
 @pytest.mark.parametrize("command", ["proxy", "serve"])
 def test_a_dead_upstream_is_reported_at_start_and_used_once_it_runs(command: str):
     port = free_port()
-    flags = ["--store", "memory", "--mcp-config", "none"] if command == "serve" else []
     upstream = f"http://127.0.0.1:{port}/v1"
-    with listening(
-        [sys.executable, "-m", "patchbay", command, "--port", "0", "--upstream", upstream, *flags], name=command
-    ) as server:
+    with upstream_of(command, upstream) as server:
         base = server.url.removesuffix("/v1")
         with ThreadingHTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler) as late:
             thread = threading.Thread(target=late.handle_request)
@@ -151,18 +157,11 @@ def test_a_dead_upstream_is_reported_at_start_and_used_once_it_runs(command: str
     )
 
 
-def test_an_upstream_that_accepts_connections_is_not_warned_of():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert "" == warning_of_upstream(f"http://127.0.0.1:{server.getsockname()[1]}/v1")
-
-
 @pytest.mark.parametrize("command", ["proxy", "serve"])
 def test_an_upstream_whose_api_is_below_v1_is_reported_at_start_with_the_url_to_use(command: str):
-    flags = ["--store", "memory", "--mcp-config", "none"] if command == "serve" else []
     with answering(models("library")) as port:
         upstream = f"http://127.0.0.1:{port}"
-        program = [sys.executable, "-m", "patchbay", command, "--port", "0", "--upstream", f"{upstream}/", *flags]
-        with listening(program, name=command) as server:
+        with upstream_of(command, f"{upstream}/") as server:
             pass
     assert f"the upstream {upstream} has no /models, but {upstream}/v1 has: use {upstream}/v1 as --upstream" in "".join(
         server.printed
@@ -184,18 +183,20 @@ def test_only_an_upstream_without_models_of_its_own_is_warned_of(answers, status
         assert warned == bool(warning_of_upstream(f"http://127.0.0.1:{port}"))
 
 
-def test_serve_on_all_addresses_says_that_other_machines_are_refused_and_how_to_let_them_in(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (["--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0", "--token-file", "TOKEN"], True),
+        (["--host", "0.0.0.0", "--token-file", "TOKEN", "--proxy", "10.0.0.1"], False),
+        ([], False),
+    ],
+)
+def test_serve_on_all_addresses_says_that_other_machines_are_refused(flags: list[str], warned: bool, tmp_path):
     token = tmp_path / "token"
     token.write_text("a-token-of-this-server")
     token.chmod(0o600)
     command = [sys.executable, "-m", "patchbay", "serve", "--port", "0", "--store", "memory", "--mcp-config", "none"]
-    for flags, warned in (
-        (["--host", "0.0.0.0"], True),
-        (["--host", "0.0.0.0", "--token-file", str(token)], True),
-        (["--host", "0.0.0.0", "--token-file", str(token), "--proxy", "10.0.0.1"], False),
-        ([], False),
-    ):
-        with listening([*command, *flags], name="patchbay serve") as server:
-            pass
-        printed = "".join(server.printed)
-        assert warned == ("their requests are refused: --proxy ADDRESS --token-file FILE" in printed), printed
+    with listening([*command, *(str(token) if flag == "TOKEN" else flag for flag in flags)], name="patchbay serve") as server:
+        pass
+    assert warned == ("their requests are refused: --proxy ADDRESS --token-file FILE" in "".join(server.printed))

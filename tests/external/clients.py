@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from coding_agents import AFTER, AGENTS, BEFORE, Agent, Place
+from pages import GUIDES, make_environment, write_table
 
 from patchbay.cli.children import listening
 from patchbay.cli.client_settings import client_settings
@@ -31,9 +31,6 @@ from patchbay.testing import ScriptedUpstream
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build" / "clients"
-GUIDES = ROOT / "docs" / "guides"
-PAGE = GUIDES / "coding-agents.md"
-TABLE = re.compile(r"(<!-- clients: begin -->\n).*?(<!-- clients: end -->)", re.DOTALL)
 HEADER = ["| client | version | protocol | read | edit | command |", "|---|---|---|---|---|---|"]
 NODE = "node@24"
 """From npm: the newest agents need a newer one than a system may have, and npm installs what the node that runs it allows."""
@@ -56,9 +53,7 @@ def install(agents: list[Agent]) -> None:
             subprocess.run(command, cwd=BUILD, env={**os.environ, "PATH": PATH}, check=True)
     for agent in missing:
         if agent.registry == "PyPI":
-            subprocess.run([sys.executable, "-m", "venv", BUILD / agent.package], check=True)
-            pip = [BUILD / agent.package / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-            subprocess.run([*pip, agent.package, *agent.beside], check=True)
+            make_environment(BUILD / agent.package, agent.package, *agent.beside)
 
 
 def program(agent: Agent) -> Path:
@@ -134,17 +129,6 @@ def _start(agent: Agent, place: Place, origin: str) -> None:
             print(f"{agent.title}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}", file=sys.stderr)
 
 
-def table(rows: list[str]) -> str:
-    """The rows under their heading."""
-    return "\n".join([*HEADER, *rows])
-
-
-def write(page: Path, rows: list[str]) -> None:
-    """Write the rows into the table of a page."""
-    text = page.read_text(encoding="utf-8")
-    page.write_text(TABLE.sub(lambda found: f"{found[1]}{table(rows)}\n{found[2]}", text), encoding="utf-8")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(AGENTS)} (default: all)")
@@ -160,12 +144,14 @@ def main() -> int:
         print(f"{agent.title} {version(agent)} ...", flush=True)
         done = ("yes" if each else "**no**" for each in run(agent))
         rows.setdefault(agent.client, []).append("| " + " | ".join([agent.title, version(agent), agent.protocol, *done]) + " |")
-    print(whole := table([row for each in rows.values() for row in each]))
-    if len(chosen) == len(AGENTS):
-        write(PAGE, [row for each in rows.values() for row in each])
+    whole = [*HEADER, *(row for each in rows.values() for row in each)]
+    if len(chosen) < len(AGENTS):
+        print("\n".join(whole))
+    else:
+        write_table(GUIDES / "coding-agents.md", "clients", whole)
         for client, each in rows.items():
-            write(GUIDES / "clients" / f"{client}.md", each)
-    return 1 if "**no**" in whole else 0
+            write_table(GUIDES / "clients" / f"{client}.md", "clients", [*HEADER, *each])
+    return 1 if "**no**" in "".join(whole) else 0
 
 
 if __name__ == "__main__":
