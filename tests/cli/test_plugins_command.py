@@ -38,18 +38,40 @@ class Greeter(PluginBase):
 
     @llm_tool
     def greet(self):
-        print("greeting")
         return "hello"
+
+print("\\x1b[2Ja \\x1b[31mred\\x1b[0m word")
 """
+
+
+def write_plugin(folder):
+    (folder / "greeter").mkdir()
+    (folder / "greeter" / "main.py").write_text(textwrap.dedent(PLUGIN))
+    (folder / "greeter" / "plugin.toml").write_text('[plugin]\nentry = "main:Greeter"\n[plugin_runtime]\nauto_start = true\n')
+    return folder
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "greeter").mkdir()
-    (tmp_path / "greeter" / "main.py").write_text(textwrap.dedent(PLUGIN))
-    (tmp_path / "greeter" / "plugin.toml").write_text('[plugin]\nentry = "main:Greeter"\n[plugin_runtime]\nauto_start = true\n')
-    return tmp_path
+    return write_plugin(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """The folder and the port of a host that stays for the tests that leave its plugin running."""
+    folder = write_plugin(tmp_path_factory.mktemp("shared"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        with running(folder) as (_, port):
+            yield folder, port
+
+
+@pytest.fixture
+def host(shared):
+    """That host, its plugin running."""
+    wait_until_running(shared[1])
+    return shared
 
 
 def patchbay(*arguments):
@@ -87,13 +109,17 @@ def followed(port, text):
     raise AssertionError(f"{text!r} was not logged")
 
 
+def listed(port):
+    """The row of the only plugin."""
+    [row] = json.loads(patchbay("list", "--json", "--port", port).stdout)
+    return row
+
+
 def wait_until_running(port):
-    """Ask until all plugins run and have said what tools they have."""
+    """Ask until the plugin runs and has said what tools it has."""
     deadline = time.monotonic() + BOUND
-    while not all(
-        each["state"] == "running" and each["tools"] for each in json.loads(patchbay("list", "--json", "--port", port).stdout)
-    ):
-        assert time.monotonic() < deadline
+    while (row := listed(port))["state"] != "running" or not row["tools"]:
+        assert time.monotonic() < deadline, row
 
 
 def test_a_host_is_listed_reloaded_read_and_stopped(folder):
@@ -109,14 +135,16 @@ def test_a_host_is_listed_reloaded_read_and_stopped(folder):
         assert patchbay("list", "--port", port).stdout.startswith("greeter  stopped")
         assert "bye" in patchbay("logs", "greeter", "--port", port).stdout
         assert "the host stops\n" == patchbay("stop", "--port", port).stdout
+        with socket.create_server(("127.0.0.1", int(port))):  # it has exited
+            pass
     assert not control.parent.exists()
     assert any("[greeter] bye" in line for line in child.printed)
 
 
 def test_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
     with running(folder) as (child, port):
-        patchbay("reload", "--port", port)
-        pid = int(re.search(r"pid (\d+)", patchbay("list", "--port", port).stdout)[1])
+        wait_until_running(port)
+        pid = listed(port)["pid"]
         with os.fdopen(os.pidfd_open(child.pid)) as process:
             os.kill(child.pid, signal.SIGTERM)
             assert select.select([process], [], [], BOUND)[0]  # it has all the time that it needs
@@ -128,7 +156,7 @@ def test_signal_stops_the_plugins_and_leaves_nothing_behind(folder):
 def test_a_plugin_that_was_killed_is_listed_as_restarted_once(folder):
     with running(folder) as (_, port):
         wait_until_running(port)
-        os.kill(json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"], signal.SIGKILL)
+        os.kill(listed(port)["pid"], signal.SIGKILL)
         deadline = time.monotonic() + BOUND
         while not re.match(r"greeter  running, pid \d+, restarted once\n", patchbay("list", "--port", port).stdout):
             assert time.monotonic() < deadline
@@ -168,67 +196,45 @@ def test_broken_plugin_file_is_retried_under_watch(folder, monkeypatch):
         wait_until_running(port)
 
 
-def test_plugin_output_cannot_control_the_terminal(folder):
-    main = folder / "greeter" / "main.py"
-    main.write_text(main.read_text() + "\nprint('\\x1b[2Ja \\x1b[31mred\\x1b[0m word')\n")
-    with running(folder) as (_, port):
-        wait_until_running(port)
-        assert "[greeter] \\x1b[2Ja red word\n" in patchbay("logs", "greeter", "--port", port).stdout
+def test_plugin_output_cannot_control_the_terminal(host):
+    assert "[greeter] \\x1b[2Ja red word\n" in patchbay("logs", "greeter", "--port", host[1]).stdout
 
 
-def test_a_plugin_is_frozen_and_unfrozen(folder):
-    with running(folder) as (_, port):
-        wait_until_running(port)
-        frozen = patchbay("freeze", "greeter", "--port", port)
-        assert (0, "frozen greeter\n", "") == (frozen.returncode, frozen.stdout, frozen.stderr)
-        [status] = json.loads(patchbay("list", "--json", "--port", port).stdout)
-        assert ("frozen", [{"name": "greet", "state": "pending", "reason": "the plugin is frozen"}]) == (
-            status["state"],
-            status["tools"],
-        )
-        assert "unfrozen greeter\n" == patchbay("unfreeze", "greeter", "--port", port).stdout
-        again = patchbay("unfreeze", "greeter", "--port", port)
-        assert (1, "patchbay: Plugin 'greeter' is not frozen: it is running.\n") == (again.returncode, again.stderr)
+def test_a_plugin_is_frozen_and_unfrozen(host):
+    _, port = host
+    frozen = patchbay("freeze", "greeter", "--port", port)
+    assert (0, "frozen greeter\n", "") == (frozen.returncode, frozen.stdout, frozen.stderr)
+    tool = {"name": "greet", "state": "pending", "reason": "the plugin is frozen"}
+    assert ("frozen", [tool]) == (listed(port)["state"], listed(port)["tools"])
+    assert "unfrozen greeter\n" == patchbay("unfreeze", "greeter", "--port", port).stdout
+    again = patchbay("unfreeze", "greeter", "--port", port)
+    assert (1, "patchbay: Plugin 'greeter' is not frozen: it is running.\n") == (again.returncode, again.stderr)
 
 
-def test_new_configuration_is_delivered_without_a_new_process(folder):
-    with running(folder) as (_, port):
-        wait_until_running(port)
-        before = json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
-        toml = folder / "greeter" / "plugin.toml"
-        toml.write_text(toml.read_text() + '[own]\nunits = "F"\n')
-        done = patchbay("reload", "greeter", "--config", "--port", port)
-        assert (0, "configured greeter\n") == (done.returncode, done.stdout)
-        lines = [json.loads(line) for line in patchbay("logs", "--json", "--port", port).stdout.splitlines()]
-        assert ("greeter", "stdout") in [(line["plugin"], line["stream"]) for line in lines if line["text"] == "units F"]
-        assert before == json.loads(patchbay("list", "--json", "--port", port).stdout)[0]["pid"]
+def test_new_configuration_is_delivered_without_a_new_process(host):
+    folder, port = host
+    before = listed(port)["pid"]
+    toml = folder / "greeter" / "plugin.toml"
+    toml.write_text(toml.read_text() + '[own]\nunits = "F"\n')
+    done = patchbay("reload", "greeter", "--config", "--port", port)
+    assert (0, "configured greeter\n") == (done.returncode, done.stdout)
+    lines = [json.loads(line) for line in patchbay("logs", "--json", "--port", port).stdout.splitlines()]
+    assert ("greeter", "stdout") in [(line["plugin"], line["stream"]) for line in lines if line["text"] == "units F"]
+    assert before == listed(port)["pid"]
 
 
-def test_logs_end_at_ctrl_c_without_output(folder):
-    with running(folder) as (_, port):
-        wait_until_running(port)
-        patchbay("freeze", "greeter", "--port", port)  # which is a line to be shown
-        command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", port]
-        with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert "[greeter] * It is frozen" in process.stdout.readline()
-            process.send_signal(signal.SIGINT)
-            _, reply = process.communicate(timeout=BOUND)
-        assert (130, "") == (process.returncode, reply)
-
-
-def test_host_has_exited_when_stop_returns(folder):
-    with running(folder) as (_, port):
-        wait_until_running(port)
-        assert 0 == patchbay("stop", "--port", port).returncode
-        with socket.create_server(("127.0.0.1", int(port))):
-            pass
+def test_logs_end_at_ctrl_c_without_output(host):
+    command = [sys.executable, "-m", "patchbay", "plugins", "logs", "--follow", "--port", host[1]]
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert any("[greeter] " in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, reply = process.communicate(timeout=BOUND)
+    assert (130, "") == (process.returncode, reply)
 
 
 @pytest.mark.parametrize("command", ["reload", "logs"])
-def test_unknown_plugin_is_a_one_line_error(command, folder):
-    with running(folder) as (_, port):
-        failed = patchbay(command, "nobody", "--port", port)
+def test_unknown_plugin_is_a_one_line_error(command, host):
+    failed = patchbay(command, "nobody", "--port", host[1])
     assert (1, "patchbay: There is no plugin 'nobody'; there are: greeter.\n") == (failed.returncode, failed.stderr)
 
 

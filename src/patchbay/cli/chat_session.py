@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
+from typing_extensions import override
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
@@ -44,30 +45,38 @@ PROMPT: Final = "> "
 _MAX_NOTE: Final = 200
 
 
-class JsonView:
+class View:
+    """Shows a chat. By default notes and prompts, which are for people, are not shown."""
+
+    def show(self, frame: Mapping[str, Any]) -> None:
+        """Show a frame of the server."""
+        raise NotImplementedError
+
+    def note(self, text: str) -> None:
+        """Show a remark beside the model's text."""
+
+    def prompt(self) -> None:
+        """Ask for input."""
+
+    def input_received(self) -> None:
+        """Take into account that the cursor is on a new line."""
+
+    def close(self) -> None:
+        """End the current line."""
+
+
+class JsonView(View):
     """Prints each frame as a line of JSON."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
+    @override
     def show(self, frame: Mapping[str, Any]) -> None:
-        """Print a frame."""
         print(json.dumps(frame), file=self._out, flush=True)
 
-    def note(self, text: str) -> None:
-        """Print nothing: notes are for people."""
 
-    def prompt(self) -> None:
-        """Print nothing."""
-
-    def input_received(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class TextView:
+class TextView(View):
     """Prints the model's text to ``out``, everything else to ``side``.
 
     ``prompts``: input comes from a terminal. ``tools`` says which tools the model has, at the start.
@@ -83,19 +92,20 @@ class TextView:
         self._prompted = False
         self._is_ready = False
 
+    @override
     def show(self, frame: Mapping[str, Any]) -> None:
         """Show a frame, by the method that its type names; other types are ignored."""
         if (handler := getattr(self, f"_on_{frame.get('type')}", None)) is not None:
             handler(frame)
 
+    @override
     def note(self, text: str) -> None:
-        """Print a dimmed line."""
         self._end_line()
         begin, end = self._dim
         print(f"{begin}  {plain(' '.join(text.split()))}{end}", file=self._side, flush=True)
 
+    @override
     def prompt(self) -> None:
-        """Prompt for input."""
         if self._prompted:
             return
         self._end_line()
@@ -103,12 +113,12 @@ class TextView:
             self._prompted = True
             print(PROMPT, end="", file=self._side, flush=True)
 
+    @override
     def close(self) -> None:
-        """End the current line."""
         self._end_line()
 
+    @override
     def input_received(self) -> None:
-        """Note that the cursor is on a new line."""
         self._prompted = False
 
     def _on_ready(self, frame: Mapping[str, Any]) -> None:
@@ -196,7 +206,7 @@ class ChatSession:
     Lines of a pipe are sent one at a time, each after the response to the last.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], view: JsonView | TextView, *, interactive: bool) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], view: View, *, interactive: bool) -> None:
         self._url = url
         self._headers = headers
         self._view = view
