@@ -110,8 +110,3 @@ def sdk_client(base_url: str, **options: Any) -> openai.OpenAI:
 def wrapped_client(base_url: str, **options: Any) -> openai.OpenAI:
     """A wrapped SDK client that talks to ``base_url`` directly."""
     return patchbay.wrap(sdk_client(base_url), **options)
-
-
-def sse_payloads(body: bytes) -> list[str]:
-    """The data lines of an event stream, comments left out."""
-    return [line[5:].strip() for line in body.decode().split("\n") if line.startswith("data:")]
