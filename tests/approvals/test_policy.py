@@ -8,98 +8,17 @@ import pytest
 
 from patchbay.approvals import Rule, parse_policy, read_policy
 from patchbay.errors import ConfigurationError
-from patchbay.hooks import HookPolicy, Meta, ToolRequest
+from patchbay.hooks import HookPolicy, Meta
 from support.tables import rows
 
 from .approval_calls import tool_request
 
 
-def request(tool="delete", *, source="", annotations=None, agent="helper", context=None) -> ToolRequest:
-    meta = Meta(agent_id=agent)
-    return tool_request(tool=tool, source=source, annotations=annotations or {}, meta=meta, context=context or {})
-
-
-def outcome(policy, **about) -> str:
-    return parse_policy(policy).rule_for(request(**about)).outcome
-
-
-def test_the_first_rule_that_fits_decides_and_the_default_where_none_does():
-    policy = {
-        "default": "ask",
-        "rules": [
-            {"tools": ["delete_tmp"], "outcome": "allow"},
-            {"tools": ["delete_*", "drop"], "outcome": "deny"},
-            {"tools": ["delete_tmp"], "outcome": "ask"},
-        ],
-    }
-    assert ["allow", "deny", "deny", "ask"] == [
-        outcome(policy, tool=tool) for tool in ("delete_tmp", "delete_all", "drop", "delete")
-    ]
-
-
-def test_rule_matches_if_all_its_conditions_do():
-    rule = {"tools": ["d*"], "sources": ["plugin:*", ""], "agents": ["help*"], "roles": ["ann"], "outcome": "deny"}
-    ann = {"scope": {"role": "ann"}}
-    assert "deny" == outcome({"rules": [rule]}, context=ann)
-    assert "deny" == outcome({"rules": [rule]}, context=ann, source="plugin:x")
-    for other in ({"tool": "x"}, {"source": "hook:x"}, {"agent": "boss"}, {"context": {"scope": {"role": "ben"}}}):
-        assert "allow" == outcome({"rules": [rule]}, **{"context": ann, **other})
-
-
-def test_role_defaults_to_the_agent():
-    rule = {"roles": ["ann"], "outcome": "deny"}
-    assert ["deny", "allow"] == [outcome({"rules": [rule]}, agent=agent) for agent in ("ann", "ben")]
-    assert "deny" == outcome({"rules": [rule]}, agent="ann", context={"scope": "ben"})
-
-
-@pytest.mark.parametrize("annotations", [{"destructive": True}, {"destructiveHint": True}, {"destructive": "yes"}])
-def test_annotations_are_read_under_our_names_and_mcp_names(annotations):
-    policy = {"rules": [{"annotations": ["destructive"], "outcome": "deny"}]}
-    assert "deny" == outcome(policy, annotations=annotations)
-    assert "allow" == outcome(policy, annotations={"destructive": False})
-    assert "allow" == outcome(policy)
-
-
-def test_missing_annotation_counts_as_false():
-    policy = {"rules": [{"annotations": {"read_only": False}, "outcome": "ask"}]}
-    assert ["ask", "ask", "allow"] == [
-        outcome(policy, annotations={"read_only": text} if text is not None else {}) for text in (None, False, True)
-    ]
-
-
-def test_remote_tools_own_annotations_do_not_avoid_an_approval():
-    allow = {"default": "ask", "rules": [{"annotations": ["read_only"], "outcome": "allow"}]}
-    ask = {"rules": [{"annotations": ["!read_only"], "outcome": "ask"}]}
-    claim = {"annotations": {"read_only": True}, "source": "plugin:x"}
-    assert ["ask", "ask"] == [outcome(policy, **claim) for policy in (allow, ask)]
-    for policy in (allow, ask):
-        policy["rules"][0]["sources"] = ["plugin:*"]  # the word of these is taken
-    assert ["allow", "allow"] == [outcome(policy, **claim) for policy in (allow, ask)]
-
-
-@pytest.mark.parametrize(
-    "milder",
-    [
-        {"annotations": ["safe"], "outcome": "allow"},
-        {"annotations": ["!destructive"], "outcome": "allow"},
-        {"annotations": ["safe"], "outcome": "ask", "at_deadline": "allow"},
-        {"annotations": ["safe", "!destructive"], "outcome": "ask"},
-        {"annotations": {"risk": "low"}, "outcome": "ask"},
-    ],
-)
-def test_rule_matched_by_a_remote_tools_annotations_does_not_override_stricter_rules(milder):
-    claim = {"annotations": {"safe": True, "risk": "low"}, "source": "plugin:x"}
-    policy = {"default": "deny", "rules": [milder]}
-    assert "deny" == outcome(policy, **claim)
-    assert milder["outcome"] == outcome(policy, **{**claim, "source": ""})
-    policy = {"default": "allow", "rules": [milder, {"sources": ["plugin:*"], "outcome": "deny"}, {"outcome": "allow"}]}
-    assert "deny" == outcome(policy, **claim)
-
-
-def test_remote_tools_annotations_cannot_turn_a_denial_into_an_approval_request():
-    rules = [{"annotations": ["destructive"], "outcome": "ask"}, {"annotations": ["financial"], "outcome": "deny"}]
-    claim = {"annotations": {"destructive": True, "financial": True}}
-    assert ["ask", "deny"] == [outcome({"rules": rules}, **claim, source=source) for source in ("", "plugin:x")]
+@pytest.mark.parametrize("row", rows(__file__, "policies.jsonl"), ids=lambda row: row["about"])
+def test_policy_decides_about_a_call(row):
+    call = {"tool": "delete", "context": {}, **row["call"]}
+    request = tool_request(meta=Meta(agent_id=call.pop("agent", "helper")), **call)
+    assert row["outcome"] == parse_policy(row["policy"]).rule_for(request).outcome
 
 
 def test_policy_settings_are_defaults_of_its_rules():

@@ -272,21 +272,7 @@ def test_yaml_merge_keys_can_be_overridden(tmp_path):
     assert [2, 3] == [each.priority for each in read_hooks_config(path).processes]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.json", '{"hooks": {"processes": {"x": {"env": {"TOKEN": "sk-123" "y"}}}}}'),
-        ("a.yaml", 'hooks:\n  env: {TOKEN: "sk-123\n  command: [a]\n'),
-        ("a.yaml", "hooks:\n  env:\n    TOKEN: sk-123: x\n"),
-        ("a.yaml", "hooks:\n  env:\n    TOKEN: sk-123\x01\n"),
-        ("a.toml", '[hooks.processes.x]\nenv = {TOKEN="sk-123}\n'),
-        ("a.toml", '[hooks.processes.x]\nenv = {TOKEN="a", TOKEN="sk-123"}\n'),
-        (
-            "a.json",
-            '{"hooks": {"processes": {"x": {"enabled":true,"command":["a"],"intercept":["before_tool"],"env":"TOKEN=sk-123"}}}}',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), rows(__file__, "secrets.jsonl"))
 def test_config_file_errors_do_not_contain_secrets(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content)
