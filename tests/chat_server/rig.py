@@ -26,6 +26,26 @@ THEIRS = {
 }
 
 
+PROTOCOLS = ("chat", "messages", "responses", "gemini")
+
+
+def request_of(protocol: str, *, model: str = MODEL, stream: bool = False, tool: str = "") -> tuple[str, dict[str, Any]]:
+    """Path and body of the same question in each protocol, with a tool of the client's own if it is named."""
+    if protocol == "gemini":
+        body: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": USER["content"]}]}]}
+        tools: Any = [{"functionDeclarations": [{"name": tool, "parametersJsonSchema": PARAMETERS}]}]
+        path = f"/v1beta/models/{model}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
+    else:
+        path, fields, one = {
+            "chat": ("/v1/chat/completions", {"messages": [USER]}, {"function": {"name": tool, "parameters": PARAMETERS}}),
+            "messages": ("/v1/messages", {"max_tokens": 99, "messages": [USER]}, {"name": tool, "input_schema": PARAMETERS}),
+            "responses": ("/v1/responses", {"input": [USER]}, {"name": tool, "parameters": PARAMETERS}),
+        }[protocol]
+        tools = [one if protocol == "messages" else {"type": "function", **one}]
+        body = {"model": model, **fields, **({"stream": True} if stream else {})}
+    return path, {**body, "tools": tools} if tool else body
+
+
 SUNNY = json_response({"output": {"sky": "clear"}, "is_error": False})
 
 

@@ -6,29 +6,15 @@ from typing import Any
 
 import pytest
 
-from chat_server.rig import call, calls, serve_weather
+from chat_server.rig import PROTOCOLS, call, calls, request_of, serve_weather
 
-SCHEMA = {"type": "object", "properties": {}}
-TURN = {"role": "user", "content": "How is Rome?"}
-REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "messages": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [TURN]}),
-    "responses": ("/v1/responses", {"model": "m", "input": [TURN]}),
-    "gemini": ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}]}),
-}
-STREAMS = {"gemini": "/v1beta/models/m:streamGenerateContent?alt=sse"}
-TOOLS: dict[str, list[dict[str, Any]]] = {
-    "messages": [{"name": "theirs", "input_schema": SCHEMA}],
-    "responses": [{"type": "function", "name": "theirs", "parameters": SCHEMA}],
-    "gemini": [{"functionDeclarations": [{"name": "theirs", "parametersJsonSchema": SCHEMA}]}],
-}
+VENDORS = PROTOCOLS[1:]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", VENDORS)
 def test_registered_tool_runs_and_the_clients_own_is_returned(name: str, stream: bool) -> None:
-    path, body = REQUESTS[name]
-    path = STREAMS.get(name, path) if stream else path
-    body = {**body, "tools": TOOLS[name], **({"stream": True} if stream and name != "gemini" else {})}
+    path, body = request_of(name, stream=stream, tool="theirs")
     script = [calls(call("weather", '{"city": "Rome"}')), calls(call("theirs", id="call_2"), content="It is clear.")]
     with serve_weather(script) as at:
         answer = at.server.ask("POST", path, body)
@@ -61,9 +47,9 @@ SEARCHES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", VENDORS)
 def test_a_registered_tool_searches_in_the_place_of_the_vendors(name: str) -> None:
-    path, body = REQUESTS[name]
+    path, body = request_of(name)
     body = {**body, "tools": SEARCHES[name]}
     script = [calls(call("weather", '{"city": "Rome"}')), "It is clear."]
     with serve_weather(script, chat={"web_search": "weather"}) as at:
@@ -77,7 +63,7 @@ def test_a_registered_tool_searches_in_the_place_of_the_vendors(name: str) -> No
 
 @pytest.mark.parametrize("others", [[], [{"name": "other", "input_schema": {"type": "object"}}]])
 def test_a_search_that_a_client_demands_is_the_registered_tools(others: list[dict[str, Any]]) -> None:
-    path, body = REQUESTS["messages"]
+    path, body = request_of("messages")
     body = {**body, "tools": [*others, *SEARCHES["messages"]], "tool_choice": {"type": "tool", "name": "web_search"}}
     with serve_weather([calls(call("weather", '{"city": "Rome"}')), "It is clear."], chat={"web_search": "weather"}) as at:
         assert 200 == at.server.ask("POST", path, body).status
@@ -85,7 +71,7 @@ def test_a_search_that_a_client_demands_is_the_registered_tools(others: list[dic
 
 
 def test_a_tool_choice_that_only_the_registrys_tools_can_meet_is_passed_on() -> None:
-    path, body = REQUESTS["messages"]
+    path, body = request_of("messages")
     with serve_weather([calls(call("weather", '{"city": "Rome"}')), "It is clear.", "Words."]) as at:
         assert 200 == at.server.ask("POST", path, {**body, "tool_choice": {"type": "any"}}).status
         assert "required" == at.asked[0]["tool_choice"]

@@ -18,7 +18,7 @@ import openai
 import pytest
 from websockets.sync.client import connect
 
-from chat_server.rig import call, calls, finish_of, text_of
+from chat_server.rig import PROTOCOLS, USER, call, calls, finish_of, request_of, text_of
 from patchbay.agents import LlmAgent, SequentialAgent
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import Event, HookManager
@@ -34,16 +34,7 @@ from support.http_server import serving as serve_app
 from support.processes import Process, listening
 from tools_server.rig import BOUND, Server, poll_until, serving
 
-ASKED = {"role": "user", "content": "How is Rome?"}
 WEATHER = [calls(call("get_weather", '{"city": "Rome"}'), content="I look."), "It is clear."]
-GENERATE = "/v1beta/models/forecaster:generateContent"
-PATHS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", {"model": "forecaster", "messages": [ASKED]}),
-    "messages": ("/v1/messages", {"model": "forecaster", "max_tokens": 9, "messages": [ASKED]}),
-    "responses": ("/v1/responses", {"model": "forecaster", "input": [ASKED]}),
-    "gemini": (GENERATE, {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}]}),
-}
-STREAMS = {"gemini": "/v1beta/models/forecaster:streamGenerateContent?alt=sse"}
 
 
 async def get_weather(city: str) -> str:
@@ -75,7 +66,7 @@ class Agents:
 
     def ask(self, *messages: dict[str, Any], session: str = "", **fields: Any) -> Any:
         with self.client(**({"X-Patchbay-Session": session} if session else {})) as client:
-            answer = client.chat.completions.create(**{"model": "forecaster", "messages": messages or [ASKED], **fields})
+            answer = client.chat.completions.create(**{"model": "forecaster", "messages": messages or [USER], **fields})
             return list(answer) if fields.get("stream") else answer
 
     def sent(self, at: int) -> list[tuple[str, str]]:
@@ -105,12 +96,10 @@ def served(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("protocol", PATHS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_protocol_can_ask_an_agent_which_calls_its_own_tools(protocol: str, stream: bool):
-    path, body = PATHS[protocol]
-    path = STREAMS.get(protocol, path) if stream else path
     with served(WEATHER) as at:
-        answer = at.server.ask("POST", path, {**body, **({"stream": True} if stream and protocol != "gemini" else {})})
+        answer = at.server.ask("POST", *request_of(protocol, model="forecaster", stream=stream))
         text = answer.body.decode()
         assert 200 == answer.status, text
         assert "It is" in text
@@ -156,7 +145,7 @@ def test_agents_are_models_of_every_list_before_those_of_the_upstream():
 def test_without_an_upstream_agents_are_the_only_models():
     with served(["Hello."]) as at:
         assert ["forecaster"] == [each["id"] for each in at.server.ask("GET", "/v1/models").json["data"]]
-        other = at.server.ask("POST", "/v1/chat/completions", {"model": "other", "messages": [ASKED]})
+        other = at.server.ask("POST", "/v1/chat/completions", {"model": "other", "messages": [USER]})
         assert (404, "no_upstream") == (other.status, other.json["error"]["code"])
         assert 404 == at.server.ask("GET", "/v1/models/other").status
         assert "Hello." == at.ask().choices[0].message.content
@@ -258,7 +247,7 @@ def test_a_client_that_leaves_stops_the_agent_and_its_tools(stream: bool):
     with served([], agents=waiting) as at:
         connection = http.client.HTTPConnection("127.0.0.1", at.server.port, timeout=BOUND)
         with contextlib.closing(connection):
-            body = json.dumps({"model": "forecaster", "messages": [ASKED], "stream": stream})
+            body = json.dumps({"model": "forecaster", "messages": [USER], "stream": stream})
             connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
             assert begun.wait(BOUND)
         assert stopped.wait(BOUND)
@@ -280,10 +269,10 @@ def test_a_failing_agent_is_an_error_in_the_package(stream: bool):
         at.ask(stream=stream)
 
 
-@pytest.mark.parametrize("protocol", PATHS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_failing_agent_is_described_alike_in_every_protocol(protocol: str):
     with served([]) as at:
-        answer = at.server.ask("POST", *PATHS[protocol])
+        answer = at.server.ask("POST", *request_of(protocol, model="forecaster"))
     error = answer.json["error"]
     assert (500, "false") == (answer.status, answer.headers["x-should-retry"])
     assert error["message"].startswith("The agent forecaster has failed: ")

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,81 +22,8 @@ from patchbay.models.wire import encode
 from patchbay.types import ToolCall
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-MESSAGES = {
-    "model": "m",
-    "max_tokens": 100,
-    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-    "messages": [
-        {"role": "user", "content": "Old question."},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "old", "signature": "s"}, {"type": "text", "text": "Old."}]},
-        {"role": "user", "content": [{"type": "text", "text": "Read it."}, {"type": "image", "source": {"type": "url", "url": "http://x/i.png"}}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "I read.", "signature": "s"},
-                {"type": "text", "text": "Reading."},
-                {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "n"}},
-                {"type": "tool_use", "id": "b", "name": "search", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "blue"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]},
-                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "tool_reference", "tool_name": "later"}]},
-                {"type": "unknown_block", "x": 1},
-                {"type": "text", "text": "Go on."},
-            ],
-        },
-        {"role": "system", "content": "Mind the time."},
-    ],
-    "tools": [
-        {"name": "read", "description": "Read.", "input_schema": SCHEMA},
-        {"name": "later", "input_schema": SCHEMA, "defer_loading": True},
-        {"name": "never", "input_schema": SCHEMA, "defer_loading": True},
-        {"type": "web_search_20250305", "name": "web_search"},
-    ],
-    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-    "stop_sequences": ["END"],
-    "stream": True,
-}  # fmt: skip
-RESPONSES = {
-    "model": "m",
-    "instructions": "Be brief.",
-    "input": [
-        {"role": "user", "content": [{"type": "input_text", "text": "Read it."}, {"type": "input_image", "image_url": "http://x/i.png"}]},
-        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "I read."}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Reading."}]},
-        {"type": "function_call", "call_id": "a", "name": "read", "namespace": "files", "arguments": "{}"},
-        {"type": "custom_tool_call", "call_id": "b", "name": "patch", "input": "*** x"},
-        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "blue"}, {"type": "input_image", "image_url": "http://x/j.png"}]},
-        {"type": "custom_tool_call_output", "call_id": "b", "output": "done"},
-        {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {"query": "q"}},
-        {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function", "name": "later", "defer_loading": True, "parameters": SCHEMA}]},
-        {"type": "web_search_call", "id": "w"},
-    ],
-    "tools": [
-        {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read", "parameters": SCHEMA}]},
-        {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}},
-        {"type": "tool_search", "execution": "client"},
-        {"type": "web_search"},
-    ],
-    "tool_choice": "auto",
-    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}},
-    "max_output_tokens": 100,
-    "stream": True,
-}  # fmt: skip
-GEMINI = {
-    "systemInstruction": {"parts": [{"text": "Be brief."}]},
-    "contents": [
-        {"role": "user", "parts": [{"text": "Read it."}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}]},
-        {"role": "model", "parts": [{"text": "hm", "thought": True}, {"functionCall": {"name": "read", "args": {"path": "n"}}, "thoughtSignature": "s"}]},
-        {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "blue"}}}, {"executableCode": {}}]},
-    ],
-    "tools": [{"functionDeclarations": [{"name": "read", "parameters": {"type": "OBJECT", "properties": {"path": {"type": "STRING", "nullable": True}}}}]}, {"googleSearch": {}}],
-    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["read"]}},
-    "generationConfig": {"temperature": 0, "maxOutputTokens": 100, "responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}},
-}  # fmt: skip
+MESSAGES, RESPONSES, GEMINI = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8")).values()
+"""A request of each protocol with each kind of item."""
 PATH = "/v1beta/models/m:streamGenerateContent"
 HI = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 

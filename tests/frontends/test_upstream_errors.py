@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -21,57 +22,12 @@ from support.http_server import ask, serving
 CHAT = ("/v1/chat/completions", json.loads(PROTOCOLS["chat"].request(stream=False)[0]))
 
 
-LLAMA = {
-    "code": 400,
-    "message": "the request exceeds the available context size.",
-    "type": "exceed_context_size_error",
-    "n_prompt_tokens": 8200,
-    "n_ctx": 4096,
-}
-KNOWN = {
-    "context": (400, {"error": LLAMA}, "context_length_exceeded"),
-    "context as a text": (500, {"error": "the input length exceeds the context length"}, "context_length_exceeded"),
-    "quota": (
-        429,
-        {"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}},
-        "insufficient_quota",
-    ),
-    "balance": (402, {"error": {"message": "Insufficient Balance"}}, "insufficient_quota"),
-    "rate limit": (429, {"error": {"message": "Slow down."}}, "rate_limit_exceeded"),
-    "model": (404, {"error": {"message": 'model "m" not found, try pulling it first'}}, "model_not_found"),
-    "model with dots": (404, {"error": {"message": "The model `Qwen/Qwen2.5-7B` does not exist."}}, "model_not_found"),
-    "model of Ollama": (404, {"error": {"message": 'model "qwen2.5:7b" not found, try pulling it first'}}, "model_not_found"),
-    "model of LiteLLM": (400, {"error": {"message": "Invalid model name passed in model=x"}}, "model_not_found"),
-    "model, 400": (400, {"error": {"message": "org/m is not a valid model ID", "code": 400}}, "model_not_found"),
-    "key": (401, {"error": "Unauthorized"}, "invalid_api_key"),
-}
-"""What a server answers, and OpenAI's code for it."""
-EXPECTED: dict[str, dict[str, tuple[int, str]]] = {
-    "messages": {
-        "context_length_exceeded": (400, "invalid_request_error"),
-        "insufficient_quota": (402, "billing_error"),
-        "rate_limit_exceeded": (429, "rate_limit_error"),
-        "model_not_found": (404, "not_found_error"),
-        "invalid_api_key": (401, "authentication_error"),
-    },
-    "gemini": {
-        "context_length_exceeded": (400, "INVALID_ARGUMENT"),
-        "insufficient_quota": (429, "RESOURCE_EXHAUSTED"),
-        "rate_limit_exceeded": (429, "RESOURCE_EXHAUSTED"),
-        "model_not_found": (404, "NOT_FOUND"),
-        "invalid_api_key": (401, "UNAUTHENTICATED"),
-    },
-    "responses": {
-        code: (status, code)
-        for code, status in (
-            ("context_length_exceeded", 400),
-            ("insufficient_quota", 429),
-            ("rate_limit_exceeded", 429),
-            ("model_not_found", 404),
-            ("invalid_api_key", 401),
-        )
-    },
-}
+_DATA = json.loads(Path(__file__).with_name("errors.json").read_text(encoding="utf-8"))
+KNOWN: dict[str, tuple[int, Any, str]] = _DATA["known"]
+"""The status and the body that a server answers, and OpenAI's code for it."""
+EXPECTED: dict[str, dict[str, list[Any]]] = _DATA["expected"]
+"""The status and the name of an error in each protocol, by OpenAI's code."""
+LLAMA = KNOWN["context"][1]["error"]
 REQUESTS = {"messages": MESSAGES, "responses": RESPONSES, "gemini": GEMINI}
 WORDS = {
     "messages": "prompt is too long: 8200 tokens > 4096 maximum",
@@ -103,7 +59,7 @@ def test_a_known_error_has_each_protocols_status_and_name(known):
     with refusing(status, body) as upstream, serving(create_app(upstream.url)) as port:
         for protocol, expected in EXPECTED.items():
             answer = ask(port, "POST", *REQUESTS[protocol])
-            assert expected[code] == (answer.status, named(protocol, answer.json)), protocol
+            assert expected[code] == [answer.status, named(protocol, answer.json)], protocol
             if known == "rate limit":
                 assert "Slow down." == answer.json["error"]["message"]
             if known == "context":

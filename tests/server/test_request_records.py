@@ -15,7 +15,7 @@ from aiohttp import web
 from proxy_rig import chat_body, open_chat, open_stream, read_until, running_upstream
 from websockets.sync.client import connect
 
-from chat_server.rig import call, calls, serve_weather
+from chat_server.rig import PROTOCOLS, call, calls, request_of, serve_weather
 from patchbay.hooks import HookManager, Meta
 from patchbay.models.request_record import RequestRecord
 from patchbay.proxy import ProxyApp, create_app
@@ -66,27 +66,13 @@ def proxy(script: Any, **settings: Any) -> Iterator[tuple[int, Records]]:
             yield port, records
 
 
-def body_of(protocol: str, *, stream: bool) -> tuple[str, dict[str, Any]]:
-    """The path and the body of a request with a tool."""
-    if protocol == "chat":
-        options = {"stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
-        return "/v1/chat/completions", {"model": "m", "messages": MESSAGES, "tools": CHAT_TOOLS, **options}
-    if protocol == "messages":
-        tools = [{"name": "weather", "input_schema": SCHEMA}]
-        return "/v1/messages", {"model": "m", "max_tokens": 99, "messages": MESSAGES, "tools": tools, "stream": stream}
-    if protocol == "responses":
-        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA}]
-        return "/v1/responses", {"model": "m", "input": "How is Rome?", "tools": tools, "stream": stream}
-    tools = [{"functionDeclarations": [{"name": "weather", "parameters": SCHEMA}]}]
-    body = {"contents": [{"role": "user", "parts": [{"text": "How is Rome?"}]}], "tools": tools}
-    return f"/v1beta/models/m:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}", body
-
-
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("protocol", ["chat", "messages", "responses", "gemini"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_record_has_what_was_asked_and_answered_in_every_protocol(protocol: str, stream: bool) -> None:
     with proxy([CALL]) as (port, records):
-        path, body = body_of(protocol, stream=stream)
+        path, body = request_of(protocol, model="m", stream=stream, tool="weather")
+        if protocol == "chat" and stream:
+            body["stream_options"] = {"include_usage": True}
         assert 200 == ask(port, "POST", path, body).status
         [record] = records.wait()
     assert (protocol, "m", "text", stream, 1, ("weather",), 200, "") == (
@@ -99,7 +85,9 @@ def test_record_has_what_was_asked_and_answered_in_every_protocol(protocol: str,
 def test_message_of_a_websocket_and_a_response_in_the_background_have_records() -> None:
     with proxy([CALL, "Fine."]) as (port, records):
         with connect(f"ws://127.0.0.1:{port}/v1/responses", open_timeout=BOUND) as socket:
-            socket.send(json.dumps({"type": "response.create", **body_of("responses", stream=True)[1]}))
+            socket.send(
+                json.dumps({"type": "response.create", **request_of("responses", model="m", stream=True, tool="weather")[1]})
+            )
             while "response.completed" not in socket.recv(BOUND):
                 pass
         assert 200 == ask(port, "POST", "/v1/responses", {"model": "b", "input": "Hi.", "background": True}).status

@@ -52,15 +52,20 @@ def error_message(body: bytes) -> str:
         value = decode(body)
     except (ValueError, RecursionError):
         return excerpt(body)
-    error = value.get("error") if isinstance(value, dict) else None
-    for found in (error, value):
+    return message_in(value) or excerpt(body)
+
+
+def message_in(document: Any) -> str:
+    """Return the message in a decoded error body: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}; else ""."""
+    error = document.get("error") if isinstance(document, dict) else None
+    for found in (error, document):
         if isinstance(found, str) and found:
             return found
         if isinstance(found, Mapping):
             for key in ("message", "detail", "error"):
                 if isinstance(found.get(key), str) and found[key]:
                     return str(found[key])
-    return excerpt(body)
+    return ""
 
 
 def excerpt(body: bytes) -> str:

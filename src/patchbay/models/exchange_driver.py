@@ -9,9 +9,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from patchbay.errors import PatchbayError
-from patchbay.models.encoder import Out
+from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models.chat_model import ModelEvent, ModelReply
+from patchbay.models.encoder import Events, Out
 from patchbay.models.exchange import Exchange, Rejection, Step
+from patchbay.models.providers import Provider
+from patchbay.models.tool_encoder import EncodedTools
 from patchbay.models.wire import Chunk
 
 
@@ -80,3 +83,22 @@ async def open_answer(exchange: Exchange[Out], upstream: AsyncUpstream) -> Async
                 yield piece
 
     return answer()
+
+
+async def read_events(
+    answer: AsyncGenerator[Events, None], tools: EncodedTools, provider: Provider, *, stream: bool
+) -> AsyncGenerator[tuple[ModelEvent, bytes], None]:
+    """Yield the events of an answer, each with its logprobs: the deltas of a ``stream``, and the reply.
+
+    Raises UpstreamError for an answer that the server gave up.
+    """
+    async with aclosing(answer):
+        async for events in answer:
+            for event, logprobs in events:
+                if isinstance(event, ModelReply):
+                    reason = provider.finish_reasons.get(event.finish_reason or "", event.finish_reason)
+                    if reason == "error":
+                        raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
+                    yield ModelReply(tools.own(event.reply), reason, event.usage), logprobs
+                elif stream:
+                    yield event, logprobs

@@ -20,11 +20,11 @@ from patchbay._text import json_object
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from patchbay.formats import parse
 from patchbay.models.capabilities import Capabilities
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import AsyncUpstream, drive_async
+from patchbay.models.exchange_driver import AsyncUpstream, drive_async, read_events
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import sum_usage
 from patchbay.models.providers import GEMINI
@@ -453,14 +453,10 @@ class GeminiChatModel:
         body = {**self._named, **tools.body(request), "stream": True, "stream_options": {"include_usage": True}}
         exchange = Exchange(encode(body), self._options, self._capabilities, EventEncoder())
         stream = request.stream
-        upstream = _Upstream(lambda body: self._chunks(body, stream=stream))
-        async with aclosing(drive_async(exchange, upstream)) as pieces:
-            async for piece in pieces:
-                for event, _ in piece:
-                    if isinstance(event, ModelReply):
-                        yield ModelReply(tools.own(event.reply), event.finish_reason, event.usage)
-                    elif stream:
-                        yield event
+        answer = drive_async(exchange, _Upstream(lambda body: self._chunks(body, stream=stream)))
+        async with aclosing(read_events(answer, tools, GEMINI, stream=stream)) as events:
+            async for event, _ in events:
+                yield event
 
     async def _chunks(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Chunk, None]:
         """Yield the answer to a chat-completions body as chunks; retry one that Gemini could not parse."""

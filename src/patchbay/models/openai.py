@@ -19,11 +19,11 @@ from typing import Any, Final, cast
 
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
+from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, Rejection
-from patchbay.models.exchange_driver import AsyncUpstream, open_answer
+from patchbay.models.exchange_driver import AsyncUpstream, open_answer, read_events
 from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
 from patchbay.models.sdk import raw_post
@@ -155,17 +155,10 @@ class OpenAIChatModel:
         if request.stream:
             body = {"stream_options": {"include_usage": True}, **body, "stream": True}
         known = self._capabilities.of(body["model"])
-        async with aclosing(await request_with_retries(self._request, body, known, self._provider.sent_back)) as pieces:
-            async for piece in pieces:
-                for event, _ in piece:
-                    if not isinstance(event, ModelReply):
-                        if request.stream:
-                            yield event
-                        continue
-                    reason = self._provider.finish_reasons.get(event.finish_reason or "", event.finish_reason)
-                    if reason == "error":
-                        raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
-                    yield ModelReply(tools.own(event.reply), reason, event.usage)
+        answer = await request_with_retries(self._request, body, known, self._provider.sent_back)
+        async with aclosing(read_events(answer, tools, self._provider, stream=request.stream)) as events:
+            async for event, _ in events:
+                yield event
 
     async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}

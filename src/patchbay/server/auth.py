@@ -88,23 +88,20 @@ def _encoded(error: PatchbayError, *, as_openai: bool) -> tuple[Headers, bytes]:
 
 
 async def reject(scope: Any, send: Send, error: PatchbayError, *, as_openai: bool = False) -> None:
-    """Answer a request, or the handshake of a WebSocket, with an error, and log it."""
-    if scope["type"] == "websocket":
-        await reject_websocket(scope, send, error, as_openai=as_openai)
-        return
-    log_error_response(scope, error.status, str(error))
+    """Answer a request, or the handshake of a WebSocket, with an error, and log it.
+
+    A handshake gets an HTTP response where the server supports it, else a 403.
+    """
     headers, body = _encoded(error, as_openai=as_openai)
-    await ResponseWriter(send, []).whole(error.status, headers, body)
-
-
-async def reject_websocket(scope: Any, send: Send, error: PatchbayError, *, as_openai: bool = False) -> None:
-    """Reject a handshake with an HTTP response where the server supports it, else with 403; log the reason."""
+    if scope["type"] != "websocket":
+        log_error_response(scope, error.status, str(error))
+        await ResponseWriter(send, []).whole(error.status, headers, body)
+        return
     path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {error.status}, {error}")
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    headers, body = _encoded(error, as_openai=as_openai)
     await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
 

@@ -99,7 +99,8 @@ class UpstreamStatusError(UpstreamError):
     """
 
     def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]], *, chat: bool = False) -> None:
-        reason, error = _reason(_read_object(answer))
+        document = _read_object(answer)
+        reason = error_bodies.message_in(document)
         message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
         if reason.startswith(("The upstream answered", "The upstream returned")):
             message = reason  # written here, and says the status
@@ -109,6 +110,7 @@ class UpstreamStatusError(UpstreamError):
         self.headers = headers
         is_too_long = chat and subject_of(self) is CONTEXT
         self.status = CONTEXT.status if is_too_long else status
+        error = _error_in(document)
         if is_too_long and error.get("code") != CONTEXT.code:
             self.answer = _encode({"error": {**error, "message": reason, "type": CONTEXT.kind, "code": CONTEXT.code}})
 
@@ -127,9 +129,9 @@ def error_body(error: PatchbayError) -> bytes:
     return _encode(error_bodies.error_body(error))
 
 
-def error_object(message: str, *, kind: str, code: str | None, param: str | None = None) -> bytes:
-    """Return OpenAI's error body from its four fields."""
-    return _encode({"error": {"message": message, "type": kind, "code": code, "param": param}})
+def error_object(message: str, *, kind: str, code: str | None) -> bytes:
+    """Return OpenAI's error body from its fields."""
+    return _encode({"error": {"message": message, "type": kind, "code": code, "param": None}})
 
 
 def upstream_error_body(status: int, content_type: str, body: bytes, *, chat: bool, own_key: bool, redact: Redactor) -> bytes:
@@ -145,15 +147,12 @@ def upstream_error_body(status: int, content_type: str, body: bytes, *, chat: bo
         return _refused_key(status, document, own_key=own_key)
     if document is not None and (not chat or isinstance(document.get("error"), dict)):
         return body
-    reason, _ = _reason(document)
-    if reason:
-        # Other servers have other shapes ({"error": "…"}, {"detail": …}): a chat client knows OpenAI's only.
-        message = reason
-    elif body.strip():
+    message = error_bodies.message_in(document)  # of another shape than OpenAI's, which is all that a chat client knows
+    if not message and body.strip():
         message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
         if status == 404:
             message += " (Is the upstream's URL its base URL, which mostly ends in /v1?)"
-    else:
+    elif not message:
         message = f"The upstream returned HTTP {status} without a message."
     return error_object(message, kind="upstream_error", code="upstream_error")
 
@@ -162,7 +161,7 @@ def _refused_key(status: int, document: dict[str, Any] | None, *, own_key: bool)
     whose = "the proxy's API key for it" if own_key else "the API key of this request"
     verb = "refused" if status == 401 else "does not allow this request with"
     message = f"The upstream {verb} {whose} (HTTP {status})"
-    reason, error = _reason(document)
+    reason, error = error_bodies.message_in(document), _error_in(document)
     message += f": {reason}" if reason else "."
     kind, code = error.get("type"), error.get("code")
     return error_object(
@@ -172,17 +171,9 @@ def _refused_key(status: int, document: dict[str, Any] | None, *, own_key: bool)
     )
 
 
-def _reason(document: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """Find the message in the shapes of servers: OpenAI's, {"error": "…"}, FastAPI's {"detail": …}, {"message": …}."""
-    if document is None:
-        return "", {}
-    error = document.get("error", document)
-    if not isinstance(error, dict):
-        return (error, {}) if isinstance(error, str) else ("", {})
-    for name in ("message", "detail", "error"):
-        if isinstance(error.get(name), str):
-            return error[name], error
-    return "", error
+def _error_in(document: dict[str, Any] | None) -> dict[str, Any]:
+    error = (document or {}).get("error", document)
+    return error if isinstance(error, dict) else {}
 
 
 def _read_object(body: bytes) -> dict[str, Any] | None:

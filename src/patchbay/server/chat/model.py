@@ -10,12 +10,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from patchbay.errors import UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.exchange import Exchange
-from patchbay.models.exchange_driver import open_answer
+from patchbay.models.exchange_driver import open_answer, read_events
 from patchbay.models.parts import Answer
 from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import ToolEncoder
@@ -98,20 +97,13 @@ class UpstreamModel:
         if body.get("tools") is encoded.tools:
             body["tools"] = encoded.encoded
         answer = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
-        async with aclosing(answer) as pieces:
-            async for piece in pieces:
-                for event, self.logprobs in piece:
-                    if not isinstance(event, ModelReply):
-                        if request.stream:
-                            yield event
-                        continue
+        async with aclosing(read_events(answer, encoded, provider, stream=request.stream)) as events:
+            async for event, self.logprobs in events:
+                if isinstance(event, ModelReply):
                     if isinstance(usage := self.last.usage, Mapping):
                         self.usages.append(usage)
-                    reason = provider.finish_reasons.get(event.finish_reason or "", event.finish_reason)
-                    if reason == "error":
-                        raise UpstreamError(f"The model's server failed in mid-answer: {event.finish_reason}.")
                     self._request.watch.wait_elsewhere()
-                    yield ModelReply(encoded.own(event.reply), reason, event.usage)
+                yield event
 
     async def _open(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         """Send the request of a round; return the events of its response once it has begun."""

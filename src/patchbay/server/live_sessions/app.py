@@ -37,7 +37,7 @@ from patchbay.models.resolve import HostedModel, NotOneModelError, resolve_model
 from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment
-from patchbay.server.auth import OPENAI_BASE, Rejected, reject_websocket
+from patchbay.server.auth import OPENAI_BASE, Rejected, reject
 from patchbay.server.errors import NoWebSocketError
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, is_model_api, own_path
@@ -319,7 +319,7 @@ class LiveSessionsApp:
     async def __call__(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
         """Serve one authorized WebSocket scope."""
         if role_in(own_path(scope)) is None:
-            await reject_websocket(scope, send, _no_such_socket(scope))
+            await reject(scope, send, _no_such_socket(scope))
             return
         if (await receive())["type"] != "websocket.connect":
             return
