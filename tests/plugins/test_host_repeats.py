@@ -189,8 +189,8 @@ async def test_overlong_or_repeated_key_is_refused(headers, status):
 
 
 def finish(cache, key, body):
-    cache.begin(key, b"d", f"r-{key}")
-    cache.end(key, body)
+    cache.add_call(key, b"d", f"r-{key}")
+    cache.add_answer(key, body)
 
 
 def test_answers_are_kept_for_a_time_and_a_number_and_dropped_for_their_size():
@@ -211,12 +211,12 @@ def test_answers_are_kept_for_a_time_and_a_number_and_dropped_for_their_size():
 def test_a_running_call_is_found_after_any_time_and_one_that_did_not_run_is_not_kept():
     clock = Clock()
     cache = IdempotencyCache(most=1, bytes_most=1, seconds=1.0, clock=clock)
-    cache.begin("a", b"d", "r1")
+    cache.add_call("a", b"d", "r1")
     clock.now = 1000.0
     finish(cache, "b", b"x")
     finish(cache, "c", b"x")
     assert "r1" == cache.find("a", b"d")
     with pytest.raises(KeyReusedError):
         cache.find("a", b"e")
-    cache.end("a", None)
+    cache.add_answer("a", None)
     assert None is cache.find("a", b"e")

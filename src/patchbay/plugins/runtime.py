@@ -113,9 +113,9 @@ class PluginRuntime:
             return StartupResult(status="ready", hooks=tuple(self._hooks))
         return StartupResult(status="failed", startup_error=well_formed(error_text), hooks=tuple(self._hooks))
 
-    def open(self) -> None:
+    def register_tools(self) -> None:
         """Register the tools, and from now on every change of them."""
-        self.context.tools.open()
+        self.context.tools.register_all()
 
     def receive(self, message: Message) -> None:
         """Handle a message of the host."""

@@ -258,7 +258,7 @@ class ToolState:
 class ToolTable:
     """The tools of a plugin and the states of their registrations. Thread-safe.
 
-    Changes are sent to the host by ``send`` once ``open`` was called. ``tools`` is replaced and never changed.
+    Changes are sent to the host by ``send`` once ``register_all`` was called. ``tools`` is replaced and never changed.
     """
 
     def __init__(self, plugin_id: str, send: Callable[[Message], None]) -> None:
@@ -311,7 +311,7 @@ class ToolTable:
         registrations = [msgspec.structs.asdict(self._registration(tool, 0)) for tool in self.tools.values()]
         return [{name: value for name, value in each.items() if name not in _INTERNAL} for each in registrations]
 
-    def open(self) -> None:
+    def register_all(self) -> None:
         """Send all tools to the host, and every change from now on."""
         with self._lock:
             self._open = True

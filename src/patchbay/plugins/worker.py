@@ -211,7 +211,7 @@ class _Worker:
         if starting.done():
             self.send(starting.result())
             if starting.result().status == "ready" or start.startup_failure != "fail":
-                runtime.open()
+                runtime.register_tools()
                 await self._end
             else:
                 code = 1

@@ -102,7 +102,7 @@ class RunningPlugin:
         started = await self._runtime.start(within=within)
         if started.status == "failed":
             raise PluginError(f"The startup failed: {started.startup_error}")
-        self._runtime.open()
+        self._runtime.register_tools()
         await asyncio.sleep(0)  # so that the tools are registered
 
     async def _stop(self) -> None:

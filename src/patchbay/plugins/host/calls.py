@@ -66,11 +66,11 @@ class IdempotencyCache:
             raise KeyReusedError
         return found
 
-    def begin(self, key: str, digest: bytes, req_id: str) -> None:
+    def add_call(self, key: str, digest: bytes, req_id: str) -> None:
         """Record a call in flight."""
         self._in_flight[key] = (digest, req_id)
 
-    def end(self, key: str, body: bytes | None) -> None:
+    def add_answer(self, key: str, body: bytes | None) -> None:
         """Record the answer of a call; None for one that never ran, whose key is free again."""
         digest, _ = self._in_flight.pop(key, (None, ""))
         if digest is None or body is None:
@@ -184,7 +184,7 @@ class InFlightCalls:
             else:
                 call = self._send_call(name, args, within, call_id, idempotency_key)
                 if isinstance(call, _InFlight):
-                    self._cache.begin(idempotency_key, digest, call.req_id)
+                    self._cache.add_call(idempotency_key, digest, call.req_id)
         return call if isinstance(call, bytes) else await self._wait(call, grace, on_progress)
 
     def on_begun(self, req_id: str) -> None:
@@ -263,7 +263,7 @@ class InFlightCalls:
         """Answer all callers of a call. ``ran``: its handler may have been reached, so its key stays taken."""
         self._remove(call)
         if call.key:
-            self._cache.end(call.key, body if ran else None)
+            self._cache.add_answer(call.key, body if ran else None)
         for caller in call.callers:
             if not caller.done():
                 caller.set_result(body)

@@ -41,11 +41,7 @@ Difference = Literal["", "missing", "edited", "taken"]
 Rows = list[tuple[str, Mapping[str, Any]]]
 """A tool's rows: the role, and what the server lists for it."""
 
-_REASONS: Mapping[Difference, str] = {
-    "missing": "the server has lost it",
-    "edited": "the server lists it otherwise than it was registered",
-    "taken": "another host has registered it too: ",
-}
+_LOST = "the server has lost it"
 _STATES_OF_REPEATED: Mapping[Difference, ToolStateName] = {"edited": "active", "taken": "refused"}
 """The state of a tool that the server has otherwise although it was registered again."""
 
@@ -83,25 +79,25 @@ class ServerSnapshot:
                 source.setdefault(str(row.get("name")), []).append((role, row))
         return cls(len(listing.tools_by_role), listing.instance, rows)
 
-    def diff(self, tool: WantedTool) -> Difference:
-        """Return how the server's rows of a tool differ from it, "" where they do not.
+    def diff(self, tool: WantedTool) -> tuple[Difference, str]:
+        """Return how the server's rows of a tool differ from it ("": they do not), and why.
 
         A server with an instance id keeps a tool for all roles in each of them: one that a role lacks was removed on purpose. On
         another server the role was created anew, and the tool is missing there.
         """
-        rows = self._rows_of(tool)
-        if self.other_host(tool):
-            return "taken"
-        if any(row.get("state", "active") != "active" for _, row in rows):
-            return "missing"  # hidden: registering shows it again
-        if not rows or (tool.role is None and self.instance is None and len(rows) < self.roles):
-            return "missing"
-        return "" if all(_is_same(row, tool) for _, row in rows) else "edited"
-
-    def other_host(self, tool: WantedTool) -> str:
-        """Return the callback URL at which another host has registered the tool, "" where none has."""
-        urls = [row.get("callback_url") for _, row in self._rows_of(tool) if row.get("state", "active") == "active"]
-        return next((str(url) for url in urls if url != tool.callback_url), "")
+        rows = self.rows.get(tool.source, {}).get(tool.name, [])
+        if tool.role is not None:
+            rows = [(role, row) for role, row in rows if role == tool.role]
+        active = [row for _, row in rows if row.get("state", "active") == "active"]
+        others = [str(row.get("callback_url")) for row in active if row.get("callback_url") != tool.callback_url]
+        if others:
+            return "taken", f"another host has registered it too: {others[0]}"
+        is_hidden = len(active) < len(rows)  # registering shows it again
+        if is_hidden or not rows or (tool.role is None and self.instance is None and len(rows) < self.roles):
+            return "missing", _LOST
+        if all(_is_same(row, tool) for row in active):
+            return "", ""
+        return "edited", "the server lists it otherwise than it was registered"
 
     def leftovers(self, source: str, desired: Mapping[str, DesiredTool]) -> set[tuple[str, str | None]]:
         """Return the names of this source's tools that are not desired, or not for the role, which comes second."""
@@ -116,10 +112,6 @@ class ServerSnapshot:
                 if role != wanted:
                     found.add((name, role))
         return found
-
-    def _rows_of(self, tool: WantedTool) -> Rows:
-        rows = self.rows.get(tool.source, {}).get(tool.name, [])
-        return rows if tool.role is None else [(role, row) for role, row in rows if role == tool.role]
 
 
 def _is_same(row: Mapping[str, Any], tool: WantedTool) -> bool:
@@ -352,7 +344,7 @@ class PluginTools:
             if each.state == "pending":  # it was never registered
                 each.due = now if is_new else each.due
                 continue
-            difference = snapshot.diff(each.tool)
+            difference, why = snapshot.diff(each.tool)
             if not difference:
                 each.due = None
                 if now - each.tried > 2 * self._owner.policy.refused_retry:
@@ -362,9 +354,9 @@ class PluginTools:
                 each.backoff.reset()
                 each.due = now
                 if each.state == "active":
-                    self._owner.set_state(self, each, "stale", _REASONS["missing"])
+                    self._owner.set_state(self, each, "stale", _LOST)
             elif each.due is None:
-                self._mend(each, difference, snapshot.other_host(each.tool))
+                self._mend(each, difference, why)
             elif changed and each.state == "refused" and difference != "taken":
                 each.due = now  # the reason may be gone
 
@@ -403,13 +395,13 @@ class PluginTools:
             return False  # the next list shows what is left
         return True
 
-    def _mend(self, desired: DesiredTool, difference: Difference, other_host: str) -> None:
+    def _mend(self, desired: DesiredTool, difference: Difference, why: str) -> None:
         """Register a tool again: the first time at once, then with backoff."""
         is_repeated = desired.backoff.failures > 0
         delay = desired.backoff.fail()
         desired.due = desired.tried = asyncio.get_running_loop().time() + (delay if is_repeated else 0.0)
         state = _STATES_OF_REPEATED.get(difference, "stale") if is_repeated else "stale"
-        self._owner.set_state(self, desired, state, f"{_REASONS[difference]}{other_host}")
+        self._owner.set_state(self, desired, state, why)
 
     async def _send_all(self, send: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
         left = iter(tuple(items))

@@ -78,7 +78,7 @@ class HostServices:
 
 
 class PluginInstance:
-    """One worker process of a plugin: ``begin`` it, wait for its ``end``, and ``close`` it in any case.
+    """One worker process of a plugin: ``start`` it, ``wait_until_ended``, and ``close`` it in any case.
 
     ``calls`` and ``tools`` belong to the plugin, and outlive the instance.
     """
@@ -160,7 +160,7 @@ class PluginInstance:
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
             return str(result.error)
 
-    async def begin(self) -> StartupResult:
+    async def start(self) -> StartupResult:
         """Start the process, and wait for the result of its startup. Raises PluginError where it ended before.
 
         A startup that does not end in its time has failed, also where it blocks the process, which then cannot say so.
@@ -181,7 +181,7 @@ class PluginInstance:
             return StartupResult(status="failed", startup_error=f"it did not end within {timeout:g} s")
         raise PluginError(self._crash or self._process.how_it_ended())
 
-    async def end(self) -> str:
+    async def wait_until_ended(self) -> str:
         """Wait until it has ended, or must be killed since it does not answer pings, and return the reason."""
         ending, connection = self._ending, self._process.connection
         assert ending is not None
@@ -304,22 +304,22 @@ class PluginSupervisor:
     async def start(self, reason: StartReason = "start") -> None:
         """Start the plugin unless it runs, without waiting for it. Raises PluginError when it was retired."""
         async with self._lock:
-            self._begin(reason)
+            self._start(reason)
 
     async def stop(self) -> None:
         """Stop the plugin: its tools first, then its calls, its hooks, its process and all that this has started."""
         async with self._lock:
-            await self._end("stop")
+            await self._stop("stop")
             self.calls.refusing = ""
             self.tools.is_suspended = False
 
     async def reload(self, spec: PluginSpec | None = None) -> None:
         """Stop the plugin and start it as ``spec`` says (None: as before). Raises PluginError when it was retired."""
         async with self._lock:
-            await self._end("reload")
+            await self._stop("reload")
             if spec is not None:
                 self.spec = spec
-            self._begin("reload")
+            self._start("reload")
 
     async def retire(self) -> None:
         """Stop the plugin for good: a start that is under way raises."""
@@ -389,7 +389,7 @@ class PluginSupervisor:
         """Add a line of the host to the plugin's log."""
         self._services.book.add(self.spec.id, "host", text, level=level)
 
-    def _begin(self, reason: StartReason) -> None:
+    def _start(self, reason: StartReason) -> None:
         if self._is_retired:
             raise PluginError(f"Plugin {self.spec.id!r} is not started any more: the host stops.")
         if self._task is None or self._task.done():
@@ -398,7 +398,7 @@ class PluginSupervisor:
             self._set("starting")
             self._task = asyncio.get_running_loop().create_task(self._run(reason))
 
-    async def _end(self, reason: StopReason) -> None:
+    async def _stop(self, reason: StopReason) -> None:
         task, instance = self._task, self._instance
         if task is None or task.done():
             self._set("stopped")
@@ -443,7 +443,7 @@ class PluginSupervisor:
         spec = self.spec
         instance = self._instance = PluginInstance(spec, reason, self._services, calls=self.calls, tools=self.tools)
         try:
-            started = await instance.begin()
+            started = await instance.start()
             why = f"the startup failed: {started.startup_error}" if started.status == "failed" else ""
             if why and spec.startup_failure != "ignore":
                 self.note(f"The startup failed: {started.startup_error}", level=logging.WARNING)
@@ -455,7 +455,7 @@ class PluginSupervisor:
             if self.is_frozen:
                 instance.send(Freeze(req_id=""))
             self._set("frozen" if self.is_frozen else "running", why)
-            return ready_at, await instance.end(), False
+            return ready_at, await instance.wait_until_ended(), False
         except PluginError as error:
             return None, str(error), False
         finally:
