@@ -67,9 +67,19 @@ def _words(text: str | None) -> list[str]:
 
 
 @cache
+def _offered() -> dict[str, Any]:
+    return tomllib.loads((FOLDER / "tools.toml").read_text(encoding="utf-8"))
+
+
+def tool_named(name: str) -> dict[str, Any]:
+    """A tool of tools.toml."""
+    return tool(name, _offered()["tools"][name])
+
+
+@cache
 def cases() -> list[Case]:
     """All cases, by group, in the order they are written. Raises ValueError naming the case that cannot be read."""
-    offered = tomllib.loads((FOLDER / "tools.toml").read_text(encoding="utf-8"))
+    offered = _offered()
     found = []
     for file in sorted(FOLDER.glob("*.toml")):
         for row in tomllib.loads(file.read_text(encoding="utf-8")).get("case", []):
@@ -90,7 +100,7 @@ def _case(row: dict[str, Any], group: str, offered: dict[str, Any]) -> Case:
         format=row["format"],
         provenance=row["provenance"],
         text=row["text"],
-        tools=[tool(name, offered["tools"][name]) for name in row.get("tools", offered["default"])],
+        tools=[tool_named(name) for name in row.get("tools", offered["default"])],
         calls=[_call(written) for written in row.get("calls", [])],
         content=None if row.get("any_content") else row.get("content", ""),
         reasoning=None if row.get("any_reasoning") else row.get("reasoning", ""),

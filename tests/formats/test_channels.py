@@ -1,41 +1,25 @@
-"""Replies that are sequences of messages: each channel's text is routed by its header, however damaged or split."""
+"""Replies that are sequences of messages: how they stream, and prose about them. What is read in them: cases/channels.toml."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from patchbay import StreamParser
 from patchbay.formats import CallArguments, ReasoningDelta, TextDelta
 from patchbay.types import Reply
-from support.repeated import examples
 
-from .channel_texts import CASES, SHIP, START, TOOLS, Case, argument, element, k3_call
 from .cuts import read as read_in_any_split
+from .golden import tool_named
+
+TOOLS = [tool_named(name) for name in ("find_ship", "list_ports", "python", "wire.send")]
+SHIP = '{"name": "Vasa"}'
+START = "<|start|>assistant"
 
 
 def read(text: str, way: str, **options: Any) -> Reply:
     return read_in_any_split(text, TOOLS, format=way, **options)
-
-
-WAYS = [
-    pytest.param(case, way, id=f"{case.id}, {way}")
-    for case in CASES
-    for way in ([case.format, "auto"] if case.auto else [case.format])
-]
-
-
-@pytest.mark.parametrize(("case", "way"), WAYS)
-def test_each_message_is_routed_by_its_header(case: Case, way: str) -> None:
-    reply = read(case.text, way, **case.options)
-    assert case.content == reply.content
-    assert case.reasoning == reply.reasoning
-    assert list(case.calls) == [(call.name, call.raw_arguments) for call in reply.tool_calls]
-    assert list(case.cut) == [call.name for call in reply.incomplete]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +82,11 @@ def test_channel_body_streams_as_it_arrives(
             "<|content_thinking|>Hm.<|end_message|><|content_text|>Yes.<|end_message|>",
             "<|content_thinking|>Hm.<|end_message|>Yes.",
         ),
-        ("kimi_k3", element("think", "Hm.") + element("response", "Yes."), element("think", "Hm.") + "Yes."),
+        (
+            "kimi_k3",
+            "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>",
+            "<|open|>think<|sep|>Hm.<|close|>think<|sep|>Yes.",
+        ),
         (
             "cohere_command",
             "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>",
@@ -160,54 +148,3 @@ def test_call_of_an_unoffered_tool_is_kept_or_dropped_by_option() -> None:
 def test_message_to_an_unoffered_tool_is_content() -> None:
     text = "<|channel|>commentary to=container.exec<|message|>ls -l<|call|>"
     assert text == read(text, "auto").content
-
-
-_WORDS = st.text("abcXYZ ,.", min_size=1, max_size=12).map(str.strip).filter(bool)
-_VALUES = st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=12)
-
-
-def _harmony(kind: str, text: str) -> str:
-    if kind == "call":
-        arguments = json.dumps({"name": text}, ensure_ascii=False)
-        return f"{START} to=functions.find_ship<|channel|>commentary <|constrain|>json<|message|>{arguments}<|call|>"
-    return f"{START}<|channel|>{'analysis' if kind == 'thought' else 'final'}<|message|>{text}<|end|>"
-
-
-def _muse(kind: str, text: str) -> str:
-    if kind == "call":
-        body = f'<atem:invoke name="find_ship"><atem:parameter name="name">{text}</atem:parameter></atem:invoke>'
-        return f"{START} to=find_ship<|message|><atem:function_calls>{body}</atem:function_calls><|eom|>"
-    return f"{START} to={'self' if kind == 'thought' else 'user'}<|message|>{text}<|eom|>"
-
-
-def _inkling(kind: str, text: str) -> str:
-    if kind == "call":
-        arguments = json.dumps({"name": text}, ensure_ascii=False)
-        return (
-            f'<|message_model|>find_ship<|content_invoke_tool_json|>{{"name": "find_ship", "args": {arguments}}}<|end_message|>'
-        )
-    return f"<|message_model|><|content_{'thinking' if kind == 'thought' else 'text'}|>{text}<|end_message|>"
-
-
-def _k3(kind: str, text: str) -> str:
-    if kind == "call":
-        return element("tools", k3_call("find_ship", argument("name", "string", text)))
-    return element("think" if kind == "thought" else "response", text)
-
-
-@pytest.mark.parametrize(("way", "write"), [("harmony", _harmony), ("muse", _muse), ("inkling", _inkling), ("kimi_k3", _k3)])
-@given(
-    messages=st.lists(
-        st.one_of(st.tuples(st.sampled_from(["thought", "answer"]), _WORDS), st.tuples(st.just("call"), _VALUES)), max_size=6
-    ),
-)
-@settings(max_examples=examples(40))
-def test_rendered_messages_are_read_back(way: str, write: Any, messages: list[tuple[str, str]]) -> None:
-    text = "".join(write(kind, message) for kind, message in messages)
-    for format_name in (way, "auto"):
-        reply = read(text, format_name)
-        assert "\n".join(message for kind, message in messages if kind == "answer") == (reply.content or "")
-        assert "\n\n".join(message for kind, message in messages if kind == "thought") == (reply.reasoning or "")
-        assert [{"name": message} for kind, message in messages if kind == "call"] == [
-            json.loads(call.raw_arguments) for call in reply.tool_calls
-        ]

@@ -102,5 +102,14 @@ def test_formats_of_cases_exist() -> None:
 
 
 def test_the_groups_are_those_of_the_catalogue() -> None:
-    expected = ["bare_and_prompted", "gemma", "json_in_tags", "key_value_tags", "name_outside_json", "python_calls", "rules"]
+    expected = [
+        "bare_and_prompted",
+        "channels",
+        "gemma",
+        "json_in_tags",
+        "key_value_tags",
+        "name_outside_json",
+        "python_calls",
+        "rules",
+    ]
     assert sorted([*expected, "tools", "xml_parameters"]) == sorted(file.stem for file in FOLDER.glob("*.toml"))

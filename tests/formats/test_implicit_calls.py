@@ -35,10 +35,6 @@ def calls(reply: Reply) -> list[str]:
     ("text", "content"),
     [
         ('tide.table(harbour="Tampa")', None),
-        ('return [tide.table(harbour="Tampa")]', None),
-        ('print(tide.table(harbour="Tampa"))', None),
-        ('1. tide.table(harbour="Tampa")', None),
-        ('answer = tide.table(harbour="Tampa")', "answer = "),
         ('Here\'s the call: [tide.table(harbour="Tampa")]', "Here's the call: "),
         ('Calls:\n[tide.table(harbour="Tampa")]', "Calls:"),
         ('`tide.table(harbour="Tampa")`', None),
@@ -47,22 +43,16 @@ def calls(reply: Reply) -> list[str]:
         ("[{'tide.table(harbour=\"Tampa\")'}]", None),
         ('```\n[{\'tide.table(harbour="Tampa")}]\n```', None),
         ('table(harbour="Tampa")', None),
-        ('table{"harbour": "Tampa"}', None),
         ('{"name": "table", "arguments": {"harbour": "Tampa"}}', None),
-        ("['tide.table', 'harbour=Tampa']", None),
-        ("['tide.table', '(harbour=\"Tampa\")']", None),
-        ("[tide.table, harbour='Tampa')]", None),
         ("['tide.table', {'harbour': 'Tampa'})]", None),
-        ("'tide.table'(harbour='Tampa')", None),
         ("[[{'tide.table': {'harbour': 'Tampa'}}]]", None),
         ("```json\n[[{'tide.table': {'harbour': 'Tampa'}}]\n```", None),
-        ('[\'{"name": "tide.table", "arguments": {"harbour": "Tampa"}}\']', None),
         ("[tide.table({'harbour': 'Tampa')}]", None),
         ("\\[tide.table(harbour='Tampa')\\]", None),
-        ("['tide.table(harbour=\"Tampa\")', 'tides(west, east)']", "tides(west, east)"),
-        ('tide_table{"harbour": "Tampa"}', None),
         ('[{"name": "tide.table", "arguments": {"harbour": "Tampa"}}]]', None),
         ('{"name": "functions.tide.table", "parameters": {"harbour": "Tampa"}}', None),
+        ("['tide.table'(harbour='Tampa')]", None),
+        ('```python\nprint(tide.table(harbour="Tampa"))\n```', None),
         ('```python\nimport tides\nplace = {"harbour": "Tampa"}\nfound = tide.table(**place)\nprint(found)\n```', None),
     ],
 )
@@ -89,6 +79,13 @@ def test_unmarked_call_on_its_own_is_read(text: str, content: str | None) -> Non
         "\\[ x = tide + 1 \\]",
         '> tide.table(harbour="Tampa")',
         "[]",
+        'table{"harbour": "Tampa"}',
+        "['tide.table', 'harbour=Tampa']",
+        "[tide.table, harbour='Tampa')]",
+        '[\'{"name": "tide.table", "arguments": {"harbour": "Tampa"}}\']',
+        "['tide.table(harbour=\"Tampa\")', 'tides(west, east)']",
+        '1. tide.table(harbour="Tampa")',
+        'answer = tide.table(harbour="Tampa")',
     ],
 )
 def test_quoted_call_is_prose(text: str) -> None:
@@ -143,34 +140,45 @@ def test_text_after_the_calls_holds_no_further_call(after: str) -> None:
 
 
 def test_each_line_of_a_program_can_be_a_call() -> None:
-    reply = read('a = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n', TOOLS)
+    reply = read('```python\na = tide.table(harbour="Tampa")\nb = clock_now(zone="EST")\n```', TOOLS)
     assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
 
 
 @pytest.mark.parametrize(
-    "second",
-    ["('clock_now', 'zone=EST')", "'clock_now'(zone='EST')", '[\'{"name": "clock_now", "arguments": {"zone": "EST"}}\']'],
+    "program",
+    [
+        "days = 2 * 3\ntide.table(days=days)",  # its value is known only where it runs
+        "days = tide.table(harbour='Tampa')\ntide.table(days=days)",
+        "place = 'x'\ntide.table(harbour=f'{place}')",
+        "tide.table(*places)",
+        "x = 1\nlen(tide.table(harbour='Tampa'))",
+        "x = 1\nsleep(x)\ntide.table(harbour='Tampa')",
+        "x = 1\nx += len('Tampa')\ntide.table(days=x)",
+        "x = '\\d'\ntide.table(harbour=x)",
+        "x = (1\ntide.table(days=x)",
+    ],
 )
-def test_list_continues_after_its_bracket(second: str) -> None:
-    reply = read(f"[('tide.table', 'harbour=Tampa')], {second}", TOOLS)
-    assert [f"tide.table {TAMPA}", 'clock_now {"zone": "EST"}'] == calls(reply)
+def test_program_that_would_have_to_run_is_prose(program: str) -> None:
+    text = f"```python\n{program}\n```"
+    reply = read(text, TOOLS)
+    assert ([], text, ()) == (calls(reply), reply.content, reply.incomplete)
+
+
+def test_values_of_variables_are_arguments_in_later_fences_too() -> None:
+    program = "```python\nplace: str = 'Tam' + 'pa'\nclock_now(zone=place)\n```\nNow:\n```python\ntide.table(harbour=place)\n```"
+    assert ['clock_now {"zone": "Tampa"}', f"tide.table {TAMPA}"] == calls(read(program, TOOLS))
 
 
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
-        ("['tide.table', 'harbour=[Tampa], days=3']", ['{"harbour": "[Tampa]", "days": 3}']),
-        ("[tide.table(harbour='Tampa), tide.table(harbour='Brest')]", [TAMPA, '{"harbour": "Brest"}']),
-        (
-            "[tide.table(harbour='Tampa, days=3), tide.table(harbour='Brest')]",
-            ['{"harbour": "Tampa", "days": 3}', '{"harbour": "Brest"}'],
-        ),
-        ("[tide.table(harbour='Tampa, days='3')]", ['{"harbour": "Tampa", "days": 3}']),
+        ("[tide.table(harbour='Tampa), tide.table(harbour='Brest')]", []),
+        ("[tide.table(harbour='Tampa), clock_now(zone='EST')]", []),
+        ("[tide.table(harbour='Tampa, days='3')]", []),
         ("[tide.table(harbour='a, b='c' d')]", ['{"harbour": "a, b=\'c\' d"}']),
         ("['tide.table(harbour=Land\\'s End)']", ['{"harbour": "Land\'s End"}']),
         ("tide.table(harbour=94110, days=3)", ['{"harbour": "94110", "days": 3}']),
-        ("[{'name': 'tide.table', 'arguments': {'days': 2 * 3}}]", ['{"days": 6}']),
-        ("[{'name': 'tide.table', 'arguments': {'days': 5 - 3, 'harbour': 'Tampa'}}]", ['{"days": 2, "harbour": "Tampa"}']),
+        ("[{'name': 'tide.table', 'arguments': {'days': 2 * 3, 'harbour': 'Tampa'}}]", ['{"days": "2 * 3", "harbour": "Tampa"}']),
         ("[{'name': 'tide.table', 'arguments': {'days': 2 * (found[0]['days'])}}]", ['{"days": "2 * (found[0][\'days\'])"}']),
         ("[{'name': 'tide.table', 'arguments': {'days': 2 // two\n}}]", ['{"days": 2 \n}']),
     ],
@@ -187,8 +195,6 @@ LISTS = [
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
-        ("plot(kind=bar, labels=Rome)", '{"kind": "bar", "labels": ["Rome"]}'),
-        ("plot(labels=Rome, Oslo)", '{"labels": ["Rome", "Oslo"]}'),
         ("plot(labels=names)", '{"labels": "names"}'),
         ("plot(kind='bar', labels=names)", '{"kind": "bar", "labels": "names"}'),
         ("plot(labels='Rome, Oslo')", '{"labels": "Rome, Oslo"}'),

@@ -9,6 +9,8 @@ import pytest
 
 from patchbay import StreamParser
 from patchbay.formats import CallArguments
+from patchbay.formats.render import render_calls
+from patchbay.types import ToolCall
 
 from .cuts import calls_of, pieces_of, read
 from .test_xml import TOOLS, tool
@@ -18,7 +20,6 @@ LINES = (
     "</tool_call>"
 )
 COMPACT = LINES.replace("\n", "")
-ZERO = "<tool_call>moor</tool_call>"
 
 
 def suffixed(text: str, suffix: str) -> str:
@@ -28,21 +29,15 @@ def suffixed(text: str, suffix: str) -> str:
 
 
 _HUNYUAN = f"<tool_calls>\n{LINES.replace('boat', 'boat<tool_sep>')}\n<tool_call>moor<tool_sep></tool_call>\n</tool_calls>"
-_IFM = (
-    COMPACT.replace("seats</arg_key>", "seats</arg_key><arg_type>integer</arg_type>")
-    .replace("</", "</ifm|").replace("<arg", "<ifm|arg").replace("<tool", "<ifm|tool")
-)  # fmt: skip
-FAMILIES = {
-    "glm45": f"\n{LINES}\n{ZERO}",
-    "glm47": f"{COMPACT}{ZERO}",
-    "ling3": f"{LINES.replace('</arg_value>', '</arg_value>', 1)}\n{ZERO}<|role_end|>",
-    "spark25": f"{COMPACT}{ZERO}",
-    "iquest_q1": f"{COMPACT}{ZERO}".replace("tool_call>", "iquest_tool_call>"),
-    "poolside_v1": f"{LINES}\n{ZERO}",
-    "hunyuan_v3": _HUNYUAN,
-    "hunyuan_v4": suffixed(_HUNYUAN.replace("<tool_sep>", ""), "v4"),
-    "k2_horizon": f"<ifm|tool_calls>{_IFM}<ifm|tool_call>moor</ifm|tool_call></ifm|tool_calls>",
-}
+NAMES = ["glm45", "glm47", "ling3", "spark25", "iquest_q1", "poolside_v1", "hunyuan_v3", "hunyuan_v4", "k2_horizon"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calls_of_unoffered_tools_are_prose_verbatim(name: str) -> None:
+    calls = [ToolCall("", "sink_boat", '{"port": "Riga", "seats": 3}'), ToolCall("", "drift", "{}")]
+    text = f"Before.\n{render_calls(name, calls)} And after."
+    reply = read(text, TOOLS, format=name)
+    assert (text, (), ()) == (reply.content, reply.tool_calls, reply.incomplete)
 
 
 def test_every_tag_of_a_checkpoint_may_have_a_suffix() -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import gc
 import json
-import math
-import time
 from collections import deque
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -113,9 +110,9 @@ ARGUMENTS = {
     "(**{'city': 'Rome'}, days=3)": '{"city": "Rome", "days": 3}',
     "(params={'city': 'Rome'})": '{"city": "Rome"}',
     "(params={'town': 'Rome'})": '{"params": {"town": "Rome"}}',
-    "({'city': a_name, 'days': 2*3})": '{"city": "a_name", "days": 6}',
+    "({'city': a_name, 'days': 2*3})": '{"city": "a_name", "days": "2*3"}',
     "(days=1, city='a', days=2)": '{"days": 2, "city": "a"}',
-    "(city\\_name='a\\_b', days=3\\*2)": '{"city_name": "a_b", "days": 6}',
+    "(city\\_name='a\\_b', days=3\\*2)": '{"city_name": "a_b", "days": "3*2"}',
     "(tags=\\['a', 'b'\\], days=1)": '{"tags": ["a", "b"], "days": 1}',
     "(\n  city='Rome',  # where, or 'when' (?)\n  days=3  # how long\n)": '{"city": "Rome", "days": 3}',
     # strings
@@ -128,7 +125,7 @@ ARGUMENTS = {
     "(city='', tags=['', \"\"])": '{"city": "", "tags": ["", ""]}',
     "(city='It's always fresh', days=1)": '{"city": "It\'s always fresh", "days": 1}',
     "(city='the dogs' bowl', days=1)": '{"city": "the dogs\' bowl", "days": 1}',
-    "(city='New York', NY', days=1)": '{"city": "New York\', NY", "days": 1}',
+    "(city='New York', NY', days=1)": NoMatch,
     "(city='New York', USA, days=1)": '{"city": "New York, USA", "days": 1}',
     "(city='x -c \"f(g('a'))\"', days=1)": '{"city": "x -c \\"f(g(\'a\'))\\"", "days": 1}',
     '(city="a "good" one", days=1)': '{"city": "a \\"good\\" one", "days": 1}',
@@ -151,25 +148,18 @@ ARGUMENTS = {
     "(options={'a': 1, 'a': 2})": '{"options": {"a": 2}}',
     "(options=dict(a=1, b=[x]), tags=list((1, 2)))": '{"options": {"a": 1, "b": ["x"]}, "tags": [1, 2]}',
     "(options=dict(), tags=[set(), tuple([1])])": '{"options": {}, "tags": [[], [1]]}',
-    # arithmetic
-    "(days=2*math.pi)": '{"days": 6.283185307179586}',
-    "(days=-2**2 + 7//2*(3 - 1.5) % 5)": '{"days": 0.5}',
-    "(days=5000*(1+0.025/4)**(2*4))": '{"days": 5255.537646111269}',
-    "(tags=[1+1, (2)*3])": '{"tags": [2, 6]}',
-    "(city=10-5)": '{"city": "10-5"}',
-    "(days=2024-10-15)": '{"days": "2024-10-15"}',
-    "(days=9**9**9)": '{"days": "9**9**9"}',
-    "(days=1/0)": '{"days": "1/0"}',
-    "(days=(-8)**0.5)": '{"days": "(-8)**0.5"}',
+    # what only running it would give
+    "(days=2*math.pi)": '{"days": "2*math.pi"}',
+    "(tags=[1+1, f(2)])": '{"tags": ["1+1", "f(2)"]}',
+    "(city=10-5, days=2024-10-15)": '{"city": "10-5", "days": "2024-10-15"}',
     # non-literals
     "(city=my_data, days=len)": '{"city": "my_data", "days": "len"}',
     "(city=The Thinker, days=1)": '{"city": "The Thinker", "days": 1}',
     "(city=Boston, MA, days=1)": '{"city": "Boston, MA", "days": 1}',
     "(city=O'Brien's 5\" pipe, days=1)": '{"city": "O\'Brien\'s 5\\" pipe", "days": 1}',
     "(city=$5,000, days=5%)": '{"city": "$5,000", "days": "5%"}',
-    "(days=$5,000)": '{"days": 5000}',
-    "(days=€ 0.50)": '{"days": 0.50}',
-    "(days=1,000,000, city=1,000)": '{"days": 1000000, "city": "1,000"}',
+    "(days=1,000,000, city=1,000)": '{"days": "1,000,000", "city": "1,000"}',
+    "(tags=[1], USA)": NoMatch,
     "(days=5kg)": '{"days": "5kg"}',
     "(city=C#, days=1)": '{"city": "C#", "days": 1}',
     "(city=#ff0000, days=1)": '{"city": "#ff0000", "days": 1}',
@@ -180,7 +170,7 @@ ARGUMENTS = {
         '{"city": "fetch(\'a, b=(1\', c=[1])[\'id\']", "days": "math.lcm(a=1, b=2)"}'
     ),
     "(city='a'.join(x), days=g({'k': 1}))": '{"city": "\'a\'.join(x)", "days": "g({\'k\': 1})"}',
-    "(tags=[Big Room, x, 'y'], city=[a, 'b'])": '{"tags": ["Big Room", "x", "y"], "city": "[a, \'b\']"}',
+    "(tags=[Big Room, x, 'y'], city=[a, 'b'])": '{"tags": "[Big Room, x, \'y\']", "city": "[a, \'b\']"}',
     "(city=2 *\n  x, days=1)": '{"city": "2 *\\n  x", "days": 1}',
     "(city=x  # note\n, days=1)": '{"city": "x", "days": 1}',
     "(New York, 3)": '{"city": "New York", "days": 3}',
@@ -191,8 +181,7 @@ ARGUMENTS = {
     "(city=, days=1)": '{"days": 1}',
     "(city, 1)": '{"city": "city", "days": 1}',
     "(city='a',, days=1)": '{"city": "a", "days": 1}',
-    "(tags=[1, , 2])": '{"tags": [1, 2]}',
-    "(options={'a': , 'b'})": '{"options": {"a": null, "b": null}}',
+    "(tags=[1, , 2])": '{"tags": "[1, , 2]"}',
     "(tags=[1, 2)": '{"tags": [1, 2]}',
     "({'city': 'a', 'tags': ['b')": '{"city": "a", "tags": ["b"]}',
     "(tags=(1, 2], days=1)": '{"tags": [1, 2], "days": 1}',
@@ -230,7 +219,7 @@ def test_arguments_become_json(text: str, expected: str | type[Exception]) -> No
 
 def test_positional_arguments_of_an_unknown_tool_are_not_a_call() -> None:
     assert read("('Rome')", UNTYPED) is NoMatch
-    assert read("(city='Rome', days=x, tags=2*3)", UNTYPED) == '{"city": "Rome", "days": "x", "tags": 6}'
+    assert read("(city='Rome', days=x)", UNTYPED) == '{"city": "Rome", "days": "x"}'
 
 
 def test_none_is_kept_if_required_or_nullable() -> None:
@@ -263,14 +252,12 @@ def test_a_call_is_read_as_soon_as_its_bracket_closes(text: str) -> None:
     [
         ("(city='a', tags=[True, -1.5])", []),
         ("(city='it's')", ["unescaped_quote"]),
-        ("(city='\\d')", ["invalid_escape"]),
         ("(city=x)", ["unquoted_string"]),
-        ("(days=1+1)", ["arithmetic"]),
         ("(city: true)", ["foreign_separator", "foreign_constant"]),
         ("(city='a' days=1) # x", ["missing_comma"]),
         ("(city='a', # x\n)", ["comment"]),
         ("(tags=[1)", ["unclosed_bracket"]),
-        ("(tags=[1]], days=)", ["stray_bracket", "stray_character", "missing_value"]),
+        ("(tags=[1]], days=)", ["stray_bracket", "missing_value"]),
     ],
 )
 def test_repairs_are_reported(text: str, kinds: list[str]) -> None:
@@ -293,10 +280,6 @@ def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
         ("'it's it' x", "\"it's it' x", None),
         ("[1, (2, 'x')]\n\nprose", '[1, [2, "x"]]', "\n\nprose"),
         ("{'a': True}}", '{"a": true}', "}"),
-        ("-1.5\nprose", "-1.5", "\nprose"),
-        ("2*3", "6", ""),
-        ("None", "null", ""),
-        ("some words\nprose", None, "\nprose"),
     ],
 )
 def test_only_the_first_value_is_read(text: str, json_text: str | None, rest: str | None) -> None:
@@ -317,6 +300,14 @@ def test_brackets_nested_too_deeply_are_not_a_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
         assert outcome(["(x=" + unit * 100_000]).result is NoMatch
     assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).result.keywords["x"].json
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_an_argument_that_is_too_long_to_hold_back_breaks_its_call(quote: str) -> None:
+    text = f"(city={quote}{'x' * 2**20}y{quote}, days=1)"
+    readings = [outcome([text[at : at + size] for at in range(0, len(text), size)]) for size in (len(text), 2**16)]
+    assert readings[0] == readings[1]
+    assert readings[0].result is MalformedCall
 
 
 texts = st.text(st.sampled_from("abc é'\"\\\n\t,:=()[]{}#+%.*\x00\ud800") | st.characters(), max_size=12)
@@ -345,13 +336,6 @@ def pieces(draw: st.DrawFn, text: str) -> list[str]:
     """The text, cut anywhere."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=10)))
     return [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
-
-
-@given(st.data(), values)
-def test_the_repr_of_a_value_is_read_as_the_value(data: st.DataObject, written: Any) -> None:
-    reported = outcome(data.draw(pieces(repr(written))), "value").result
-    assert in_json(written) == json.loads(reported.json)
-    assert repr(written) == reported.text
 
 
 @given(st.data(), st.lists(values, max_size=3), st.dictionaries(names, values, max_size=4))
@@ -387,31 +371,6 @@ def test_literals_equal_pythons(data: st.DataObject, text: str) -> None:
     assert in_json(ast.literal_eval(text)) == json.loads(reported.keywords["a"].json)
 
 
-expressions = st.recursive(
-    st.sampled_from(["0", "1", "2", "7", "1.5", ".5", "2.", "1e2", "1_0", "math.pi", "math.e"]),
-    lambda inner: (
-        st.tuples(inner, st.sampled_from(["+", " - ", "*", "/", " // ", "%"]), inner).map("".join)
-        | inner.map(lambda expression: f"({expression})**2")  # a tower of powers would take Python for ever
-        | st.tuples(st.sampled_from("+-"), inner).map("".join)
-        | inner.map(lambda expression: f"({expression})")
-    ),
-    max_leaves=6,
-)
-
-
-@given(expressions)
-def test_arithmetic_equals_pythons(text: str) -> None:
-    reported = outcome([f"(a={text})"]).result.keywords["a"]
-    try:
-        result = eval(text, {"math": math})
-        written = json.dumps(result, allow_nan=False)
-    except (ArithmeticError, TypeError, ValueError):
-        assert reported.json is None
-    else:
-        assert reported.json is None or written == json.dumps(json.loads(reported.json))
-        assert reported.json is not None or not isinstance(result, int) or abs(result) > 2**1000
-
-
 FRAGMENTS = [
     "(", ")", "[", "]", "{", "}", ",", ", ", ":", "=", " = ", "==", "'", '"', "'''", '"""', "\\", "\\'", "\\n", "\\x4", "\\u00e9", "\\_", "#",
     " # x\n", "\n", "\n\n", " ", "\t", "a", "b=", "name=", "'k': ", "dict(", "list(", "f(", "r'", "rb", "x y", "Words of prose", "1", "-", "+",
@@ -444,43 +403,3 @@ def test_python_arguments_are_valid_encodable_json(text: str) -> None:
         assert isinstance(json.loads(arguments_json(reported, TYPES)), dict)
     except NoMatch:
         pass
-
-
-HOSTILE = {
-    "quotes": ("(", "'"),
-    "quotes and words": ("(a='", "x'y "),
-    "quotes and commas": ("(a='", "', "),
-    "backslashes": ("(", "\\"),
-    "escapes": ("(a='", "\\x4"),
-    "newlines": ("(a='", "\n"),
-    "blanks": ("(a=", " "),
-    "digits": ("(a=", "1"),
-    "letters": ("(", "x"),
-    "operators": ("(a=", "-"),
-    "arguments": ("(a=1", ", b=2"),
-    "commas": ("(a=1", ","),
-    "items": ("(a=[", "x, "),
-    "entries": ("(a={", "b: 1,"),
-    "comments": ("(a=1,", "#\n"),
-    "joined strings": ("(", "'a' "),
-    "nested expressions": ("(a=[", "(" * 40 + "x" * 300 + "+1)" * 40 + ","),
-}
-
-
-@pytest.mark.parametrize("size", [20, 1])
-@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
-def test_ten_times_the_text_costs_ten_times_the_cpu(unit: tuple[str, str], size: int) -> None:
-    """Linear is 10, quadratic is 100; the bound of 25 leaves room for the machine. Below 3 ms nothing can be told."""
-
-    def cpu_seconds(length: int) -> float:
-        text = unit[0] + unit[1] * (length // len(unit[1]))
-        cut = [text[at : at + size] for at in range(0, len(text), size)]
-        gc.disable()
-        begun = time.process_time()
-        outcome(cut)
-        spent = time.process_time() - begun
-        gc.enable()
-        return spent
-
-    small = max(0.003, min(cpu_seconds(2000), cpu_seconds(2000)))
-    assert cpu_seconds(20_000) <= 25 * small or cpu_seconds(20_000) <= 25 * small

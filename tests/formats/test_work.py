@@ -81,6 +81,7 @@ def test_ten_times_the_text_is_ten_times_the_work(name: str, monkeypatch: pytest
 
 
 _FUNCTION = "<tool_call><function=write_file>"
+_PYTHON = "<|python_start|>[write_file(content="
 _M3 = "]<]minimax[>["
 _INVOKE = f'{_M3}<tool_call>{_M3}<invoke name="write_file">{_M3}'
 IN_ARGUMENTS = {
@@ -113,6 +114,19 @@ IN_ARGUMENTS = {
     ),
     "quoted calls of Gemma": ('<|tool_call>call:write_file{content:<|"|>', '<|tool_call>call:f{a:<|"|>'),
     "tokens for quotes": ('<tool_call>{"name": "write_file", "arguments": {"content": ', '<|"|>x, '),
+    "quotes in Python": (_PYTHON, "'"),
+    "quotes and words in Python": (_PYTHON + "'", "x'y "),
+    "quotes and commas in Python": (_PYTHON + "'", "', "),
+    "backslashes in Python": (_PYTHON, "\\"),
+    "escapes in Python": (_PYTHON + "'", "\\x4"),
+    "line breaks in Python": (_PYTHON + "'", "\n"),
+    "operators in Python": (_PYTHON, "-"),
+    "arguments in Python": (_PYTHON + "1", ", b=2"),
+    "separators in Python": (_PYTHON, "a=b "),
+    "items in Python": (_PYTHON + "[", "x, "),
+    "comments in Python": (_PYTHON + "1,", "#\n"),
+    "joined strings in Python": (_PYTHON, "'a' "),
+    "nested expressions in Python": (_PYTHON + "[", "(" * 40 + "x" * 300 + "+1)" * 40 + ","),
     "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
 }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from patchbay import StreamParser
 from patchbay.formats import CallArguments
+from patchbay.formats.render import render_calls
+from patchbay.types import ToolCall
 
 from .cuts import calls_of, pieces_of, read, streamed
 
@@ -41,71 +44,18 @@ QWEN = "<tool_call>\n<function=book_boat>\n<parameter=port>\n{}\n</parameter>\n<
 DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="book_boat">\n{}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 
 
-def lines(wrapper: str) -> str:
-    begin, end = (f"<{wrapper}>\n", f"\n</{wrapper}>")
-    return (
-        f"{begin}<function=book_boat>\n<parameter=port>\nRiga\n</parameter>\n<parameter=seats>\n3\n</parameter>\n</function>{end}\n"
-        f"{begin}<function=moor>\n</function>{end}"
-    )
-
-
-def invokes(begin: str, end: str, prefix: str = "", *, strings: tuple[str, str] = ("", "")) -> str:
-    return (
-        f'{begin}\n<{prefix}invoke name="book_boat">\n<{prefix}parameter name="port"{strings[0]}>Riga</{prefix}parameter>\n'
-        f'<{prefix}parameter name="seats"{strings[1]}>3</{prefix}parameter>\n</{prefix}invoke>\n'
-        f'<{prefix}invoke name="moor">\n</{prefix}invoke>\n{end}'
-    )
-
-
-def dsml(mark: str, word: str) -> str:
-    return invokes(f"<{mark}{word}>", f"</{mark}{word}>", mark, strings=(' string="true"', ' string="false"'))
-
-
-def step(name: str, values: str) -> str:
-    return (
-        f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">{values}</steptml:invoke><｜tool_call_end｜>'
-    )
-
-
 def m3(tag: str, inside: str, attribute: str = "") -> str:
     return f"{M3}<{tag}{attribute}>{inside}{M3}</{tag}>"
 
 
+NAMES = [
+    "qwen3_coder", "mimo", "seed_oss", "minicpm5", "minimax_m2", "minimax_m3", "deepseek_v32", "deepseek_v4", "deepseek_v41", "gigachat35",
+    "step3", "dots", "claude_xml", "functionary_v31",
+]  # fmt: skip
 FAMILIES = {
-    "qwen3_coder": lines("tool_call"),
-    "mimo": (
-        "<tool_call><function=book_boat><parameter=port>Riga</parameter><parameter=seats>3</parameter></function></tool_call>"
-        "<tool_call><function=moor></function></tool_call>"
-    ),
-    "seed_oss": lines("seed:tool_call").replace("\nRiga\n", "Riga").replace("\n3\n", "3"),
-    "minicpm5": (
-        '<function name="book_boat"><param name="port"><![CDATA[Riga]]></param><param name="seats">3</param></function>\n'
-        '<function name="moor"></function>'
-    ),
-    "minimax_m2": invokes("<minimax:tool_call>", "</minimax:tool_call>"),
-    "minimax_m3": m3(
-        "tool_call",
-        "\n"
-        + m3("invoke", m3("port", "Riga") + m3("seats", "3"), ' name="book_boat"')
-        + "\n"
-        + m3("invoke", "", ' name="moor"')
-        + "\n",
-    ),
-    "deepseek_v32": dsml("｜DSML｜", "function_calls"),
-    "deepseek_v4": dsml("｜DSML｜", "tool_calls"),
-    "deepseek_v41": dsml("｜DSML｜ ", "calls"),
-    "gigachat35": dsml("｜GCML｜", "tool_calls"),
-    "step3": (
-        "<｜tool_calls_begin｜>\n"
-        + step("book_boat", '<steptml:parameter name="port">Riga</steptml:parameter><steptml:parameter name="seats">3</steptml:parameter>')
-        + "\n"
-        + step("moor", "")
-        + "\n<｜tool_calls_end｜>"
-    ),
-    "dots": invokes("<dots_function_call>", "</dots_function_call>"),
-    "claude_xml": invokes("<function_calls>", "</function_calls>"),
-    "functionary_v31": '<function=book_boat>{"port": "Riga", "seats": 3}</function><function=moor>{}</function>',
-}  # fmt: skip
+    name: render_calls(name, [ToolCall("", "book_boat", '{"port": "Riga", "seats": 3}'), ToolCall("", "moor", "{}")])
+    for name in NAMES
+}
 BOAT: list[tuple[str, Any]] = [("book_boat", {"port": "Riga", "seats": 3}), ("moor", {})]
 
 
@@ -167,7 +117,7 @@ DAMAGED = {
     "no blanks": '<functionname="book_boat"><paramname="port">Riga</param></function>',
     "elements without their token": '<tool_call>\n<invoke name="book_boat"><port>Riga</port></invoke>\n</tool_call>',
     "an element without a closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga", ' name="book_boat"')),
-    "Claude's name space": invokes(f"<{CLAUDE}function_calls>", f"</{CLAUDE}function_calls>", CLAUDE),
+    "Claude's name space": re.sub(r"(</?)", rf"\1{CLAUDE}", FAMILIES["claude_xml"]),
     "an element with another's closer": m3("tool_call", m3("invoke", f"{M3}<port>Riga{M3}</harbour>", ' name="book_boat"')),
 }
 
@@ -421,6 +371,13 @@ def test_elements_with_damaged_tags_read_the_same_in_pieces(damage: str) -> None
         for text in (OLD[:at] + damage + OLD[at:], OLD[:at] + damage + OLD[at + 1 :]):
             read(text, TOOLS)
             read(text, None)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_of_unoffered_tools_are_prose_verbatim(name: str) -> None:
+    text = "Before.\n" + FAMILIES[name].replace("book_boat", "sink_boat").replace("moor", "drift") + " And after."
+    reply = read(text, TOOLS, format=name)
+    assert (text, (), ()) == (reply.content, reply.tool_calls, reply.incomplete)
 
 
 @pytest.mark.parametrize("unknown", ["keep", "drop"])

@@ -526,25 +526,9 @@ class BufferedCalls:
         self.items = []
         self._open = False
 
-    @property
-    def holds_prose(self) -> bool:
-        """True if some text was skipped."""
-        return any(not name for name, _ in self.items)
-
     def skip_text(self, text: str) -> None:
         """Buffer prose in its place."""
         self.items.append(("", [text]))
-
-    def drop_repeated(self, known: set[str]) -> None:
-        """Drop calls equal to an earlier one. ``known``: keys of the calls emitted before; the new ones are added."""
-        unique = []
-        for name, pieces in self.items:
-            key = call_key(name, "".join(pieces)) if name else ""
-            if not key or key not in known:
-                unique.append((name, pieces))
-            if key:
-                known.add(key)
-        self.items = unique
 
     def emit(self, sink: CallSink) -> None:
         """Emit the buffer."""

@@ -9,150 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.context import Context, FenceLexer, Reader, cached_attribute, skip_label
 from patchbay.formats.emitter import BufferedCalls, call_key
-from patchbay.formats.implicit_calls import ImplicitCalls
+from patchbay.formats.implicit_calls import ImplicitCalls, ProgramCalls
 from patchbay.formats.scanner import LineStart
-from patchbay.formats.source import LINE_END, MalformedCall, NoMatch, Source, Steps, Truncated, discard
+from patchbay.formats.source import LINE_END, MalformedCall, NoMatch, Steps, Truncated, discard
 from patchbay.formats.values.json_stream import FENCES
-from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_values import PythonValue
-
-_CONTROL = re.compile(
-    r"(?:if|elif|else|for|while|try|except|finally|with|def|class|async|raise|del)\b|(?:match|case)[ \t]+[^\s=]|@"
-)
-_IMPORT = re.compile(r"(?:import|from)[ \t]+[\w., \t]+(?:#.*)?$")
-_PRINT = re.compile(r"print[ \t]*\(")
-_TARGET = re.compile(r"([^\W\d]\w*)(\[[^\]]{0,80}\]|)[ \t]*(?::[ \t]*[\w\[\]., ]{1,60})?([-+*/|]?)=(?!=)[ \t]*")
-_DICT = re.compile(r"(?:\w+[ \t]*=[ \t]*)?[\[\s]*\{")
-_CALLED = re.compile(r"([^\W\d][\w.]*)[ \t]*\(")
-_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?![ \t]*=)")
-_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
-_TOKEN = re.compile(r"\"\"\"|'''|```|~~~|[\"'\n#()\[\]{}\\]")
-_TOKEN_LOOKAHEAD = 2
-_LINE = re.compile(r"[^\n]*")
-_MAX_HEAD = 160
-_MAX_PROGRAM = 2000
-"""Maximum length of a program before its next call: all of it is held back until a call has come."""
-
-
-class ProgramReader:
-    """Skips statements in fences that call no tool. ``offered``: returns the tool that a name means, None for other names."""
-
-    def __init__(self, source: Source, offered: Callable[[str], str | None]) -> None:
-        self.source = source
-        self.variables: dict[str, PythonValue | None] = {}
-        """Values of the variables in the answer's programs; None for one that only running the program would give."""
-        self._offered = offered
-        self._values = PythonReader(source, discard)  # its repairs only matter once a call holds the value
-        self._skipped = 0
-
-    def reset_limit(self) -> None:
-        """Reset the length limit, at a fence or behind a call. Variables stay known: the next fence may use them."""
-        self._skipped = 0
-
-    def is_control_flow(self) -> Steps[bool]:
-        """True if the statement at ``pos`` is control flow; nothing is read."""
-        return _CONTROL.match((yield from self._head())) is not None
-
-    def assigned_name(self) -> Steps[str]:
-        """Return the variable that the statement at ``pos`` assigns, "" if none, without reading it."""
-        found = _TARGET.match((yield from self._head()))
-        return found.group(1) if found else ""
-
-    def uses_no_variables(self, statement: str) -> bool:
-        """True if a call's arguments use no variable in a dict, where it cannot be substituted (in Python calls it can)."""
-        if not self.variables or not _DICT.match(statement):
-            return True
-        return self.variables.keys().isdisjoint(_NAME.findall(_STRING.sub("", statement)))
-
-    def skip_statement(self) -> Steps[bool]:
-        """Read a statement that calls no tool; return False if it is not of a kind that may be skipped. Raises NoMatch."""
-        source = self.source
-        head = yield from self._head()
-        assignment = _TARGET.match(head)
-        if not (assignment or _PRINT.match(head) or _IMPORT.match(head)):
-            return False
-        begin = source.offset
-        text = yield from self._text()
-        if any(self._offered(name) for name in _CALLED.findall(text)):
-            return False
-        if assignment:
-            name, item, operator = assignment.groups()
-            is_plain = not item and not operator
-            self.variables[name] = (yield from self._literal(begin + assignment.end(), source.offset)) if is_plain else None
-        return True
-
-    def _literal(self, begin: int, end: int) -> Steps[PythonValue | None]:
-        """Return the literal that fills the text between two offsets, None for an expression; move to the second offset."""
-        source = self.source
-        source.rewind_to(begin)
-        try:
-            value = yield from self._values.value()
-        except (NoMatch, Truncated):
-            source.rewind_to(end)
-            return None
-        behind = source.offset
-        source.rewind_to(end)
-        rest = source.since(behind).lstrip() if behind < end else ""
-        is_literal = value.json is not None or value.fields is not None
-        return value if is_literal and (not rest or rest.startswith("#")) else None
-
-    def _head(self) -> Steps[str]:
-        """Return the line at ``pos``, or its beginning if it is long, without reading it."""
-        source = self.source
-        size = yield from source.run(0, _LINE, _MAX_HEAD)
-        return source.buf[source.pos : source.pos + size]
-
-    def _text(self) -> Steps[str]:
-        """Read a statement to the end of its last line or to a fence; raises NoMatch if it is too long or not Python."""
-        source = self.source
-        begin, inside, depth = source.offset, "", 0
-        while True:
-            mark = yield from self._read_token()
-            if source.offset - begin > _MAX_PROGRAM - self._skipped:
-                raise NoMatch
-            if inside == "#" and mark not in ("", "\n"):
-                source.pos += len(mark)
-                continue
-            if inside and inside != "#":
-                if not mark or (mark == "\n" and len(inside) == 1):
-                    raise NoMatch
-                closes = mark.startswith(inside)
-                source.pos += len(inside) if closes else min(len(mark) + (mark == "\\"), len(source.buf) - source.pos)
-                inside = "" if closes else inside
-                continue
-            if not mark or (mark == "\n" and not depth):
-                break
-            if mark in ("```", "~~~"):
-                if depth:
-                    raise NoMatch
-                break
-            inside = mark if mark[0] in "\"'#" else ""
-            depth += (mark in "([{") - (mark in ")]}")
-            source.pos = min(source.pos + len(mark) + (mark == "\\"), len(source.buf))
-        text = source.since(begin)
-        self._skipped += len(text)
-        return text
-
-    def _read_token(self) -> Steps[str]:
-        """Read up to the next token that matters; return it, "" at the end of the text."""
-        source = self.source
-        while True:
-            found = _TOKEN.search(source.buf, source.pos)
-            if found and (source.ended or found.end() + _TOKEN_LOOKAHEAD <= len(source.buf)):
-                source.pos = found.start()
-                return found.group()
-            source.pos = found.start() if found else max(source.pos, len(source.buf) - _TOKEN_LOOKAHEAD)
-            if source.ended:
-                source.pos = len(source.buf)
-                return ""
-            yield
-
 
 _NEXT_TURN = (
     r"#{2,}[ \t]*(?:Instruction|Response|Explanation|Question|Answer|Input|Output|User|Human|Assistant)\b|"
@@ -171,17 +36,13 @@ _END_WORDS = (
     "Explanation", "Instruction", "Response", "Question", '"""', "'''", "if __name__",
 )  # fmt: skip
 """Literal beginnings of the patterns above: only a line that begins like one of them is waited for."""
-_LEAD_IN_END = re.compile(r"[=:\r\n]")
-_LEAD_IN = re.compile(r"[A-Za-z_' ]{1,40}:|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=")
+_LEAD_IN_END = re.compile(r"[:\r\n]")
+_LEAD_IN = re.compile(r"[A-Za-z_' ]{1,40}:")
 _EXAMPLE = re.compile(r"(?i)\b(?:example|format|schema|syntax|usage|template)")
 _MAX_LEAD_IN = 80
 _ANNOUNCES = re.compile(r"(?i)\b(?:example|usage)\b[^\n]{0,40}:\s*\Z")
 """Words that announce an example."""
 _ANNOUNCE_LOOKBEHIND = 80
-_LEAD_IN_FIRST = frozenset("rap0123456789_")
-"""First characters of lead-ins on a text's first line."""
-_OR_SEPARATOR = "or "
-_CALL_BRACKETS = "()"
 _EMPTY_LIST = "'[]'"
 
 
@@ -192,7 +53,6 @@ class ImplicitCallReader(Reader):
         super().__init__(context)
         self._emitted_keys: set[str] = set()
         self._answer_ended = False
-        self._is_program = False
         self.in_lead_in = True
         self.after_lead_in = False
         self._line_text = ""
@@ -204,15 +64,15 @@ class ImplicitCallReader(Reader):
         return ImplicitCalls(self.context, BufferedCalls())
 
     @cached_attribute
-    def _program(self) -> ProgramReader:
-        return ProgramReader(self.source, self.rules.offered)
+    def _program(self) -> ProgramCalls:
+        return ProgramCalls(self.context, self._item_reader.buffered)
 
     def may_begin_call(self, char: str) -> bool:
         """True if a call may begin with ``char``: with any once calls came, or on the first line, which may have a lead-in."""
         if self._emitted_keys:
             return True
         first, self.call_starts = self.call_starts is None, self._tool_call_starts
-        if char in self._first_chars or (first and (self.after_lead_in or self.emitter.has_text or char in _LEAD_IN_FIRST)):
+        if char in self._first_chars or (first and (self.after_lead_in or self.emitter.has_text)):
             return True
         if first:
             self.in_lead_in, self._line_text = True, ""
@@ -227,36 +87,23 @@ class ImplicitCallReader(Reader):
             if (self._emitted_keys or self.emitter.has_text) and (yield from self._ends_answer()):
                 self._answer_ended = True
                 return False
-            self.in_lead_in, self._line_text = self._is_program or not self.emitter.has_text, ""
+            self.in_lead_in, self._line_text = not self.emitter.has_text, ""
         source = self.source
         begin = source.offset
         self._item_reader.reset()
         try:
             if source.buf[source.pos] == "`":
                 found = yield from self._inline()
-            elif after_lead_in or self.emitter.has_text:
-                found = yield from self._block()
-            elif (yield from self._is_empty_list()):
+            elif not (after_lead_in or self.emitter.has_text) and (yield from self._is_empty_list()):
                 return False
             else:
-                found = yield from self._block_with_lead_in()
+                found = yield from self._block()
         except (MalformedCall, Truncated):
             return self._cut(begin)
         return found and self.accept()
 
-    def _block_with_lead_in(self) -> Steps[bool]:
-        """Read a block behind a lead-in that is part of its line."""
-        source = self.source
-        begin = source.offset
-        lead_in = yield from self._item_reader.first_lead_in()
-        if (yield from self._block()):
-            self._is_program = self._is_program or bool(lead_in)
-            return True
-        source.rewind_to(begin)
-        return False
-
     def scan_lead_in(self, end: int) -> int:
-        """Scan for a lead-in, ``Calls:`` or ``x =``, which is emitted as prose."""
+        """Scan for a lead-in, ``Calls:``, which is emitted as prose."""
         source = self.source
         limit = min(end, source.pos + _MAX_LEAD_IN - len(self._line_text))
         found = _LEAD_IN_END.search(source.buf, source.pos, limit)
@@ -265,8 +112,6 @@ class ImplicitCallReader(Reader):
         self.in_lead_in = not found and len(self._line_text) < _MAX_LEAD_IN
         line = self._line_text.strip(" \t")
         self.after_lead_in = _LEAD_IN.fullmatch(line) is not None and not _EXAMPLE.search(line)
-        if self.after_lead_in and line[-1:] == "=":
-            self._is_program = True
         return stop
 
     def _cut(self, begin: int) -> bool:
@@ -301,7 +146,7 @@ class ImplicitCallReader(Reader):
             return False
         if all(call_key(name, arguments) in self._emitted_keys for name, arguments in calls):
             return False
-        buffered.drop_repeated(self._emitted_keys)
+        self._emitted_keys.update(call_key(name, arguments) for name, arguments in calls)
         self.call_starts = None
         buffered.emit(self.calls)
         return True
@@ -316,61 +161,32 @@ class ImplicitCallReader(Reader):
         if (yield from source.peek()) == "(":  # not a label: a call on the fence's own line
             source.rewind_to(begin)
         item_reader.reset()
-        self._program.reset_limit()
+        body = source.offset
         try:
-            yield from self._skip_separators()
+            char = yield from self._skip_separators()
             if (yield from self._is_empty_list()):
                 return False
-            while True:
-                char = yield from self._skip_separators()
-                if not char or (char in FENCES and (yield from self.context.json.at_fence())):
-                    break
-                if not (yield from self._read_statement(char)):
-                    return False
+            while char and not (char in FENCES and (yield from self.context.json.at_fence())):
+                is_word = char.isalpha() or char in "_#"
+                if (is_word and self._program.variables) or not (yield from item_reader.item()):
+                    if not is_word:
+                        return False
+                    source.rewind_to(body)
+                    item_reader.reset()
+                    yield from self._program.read()
                 yield from self._skip_surplus_brackets()
+                char = yield from self._skip_separators()
         except Truncated:
             return self._cut(begin)
         except (MalformedCall, NoMatch):
             return False
-        if not item_reader.buffered.calls or item_reader.buffered.holds_prose:
+        if not item_reader.buffered.calls:
             return False
         if char:
             yield from lexer.run(char)
             if (yield from lexer.is_opener()):
                 return False
         return self.accept()
-
-    def _read_statement(self, char: str) -> Steps[bool]:
-        """Read a statement of a fence: a call, or what may accompany calls in a program."""
-        source, item_reader, program = self.source, self._item_reader, self._program
-        begin, before, target, lead_in = source.offset, len(item_reader.buffered.items), "", ""
-        is_word = char.isalpha() or char in "_@"
-        if is_word:
-            if (yield from program.is_control_flow()):
-                return False
-            target = yield from program.assigned_name()
-            lead_in = yield from item_reader.lead_in()
-        printed = lead_in.startswith("print")
-        source.pos += printed
-        item_reader.python.variables = program.variables
-        try:
-            found = yield from item_reader.item()
-        finally:
-            item_reader.python.variables = {}
-        if not found:
-            source.rewind_to(begin)
-            return is_word and (yield from program.skip_statement())
-        read = item_reader.buffered.items[before:]
-        if not program.uses_no_variables(source.since(begin)) or not all(
-            "".join(pieces).startswith("{") for name, pieces in read if name
-        ):
-            return False
-        if printed and (yield from source.peek()) == ")":
-            source.pos += 1
-        if target:
-            program.variables[target] = None
-        program.reset_limit()
-        return True
 
     def _skip_separators(self) -> Steps[str]:
         """Read white space, separators and comments; return the next character."""
@@ -410,12 +226,7 @@ class ImplicitCallReader(Reader):
             return False
         source.rewind_to(end)
         yield from self._skip_surplus_brackets()
-        return (yield from self._ends_line())
-
-    def _ends_line(self) -> Steps[bool]:
-        """True if the rest of the line may follow calls: it does not make the list a link, nor explain it."""
-        source = self.source
-        return (yield from source.peek()) not in ("(", ":") or (yield from source.ahead(len(_CALL_BRACKETS))) == _CALL_BRACKETS
+        return (yield from source.peek()) not in ("(", ":")  # a link, an explanation
 
     def _skip_surplus_brackets(self) -> Steps[None]:
         """Read surplus closing brackets at the end of a line."""
@@ -433,8 +244,6 @@ class ImplicitCallReader(Reader):
             char = yield from source.peek()
             if char and char in " \t\r\n,;+":
                 source.pos += 1
-            elif char == "o" and (yield from source.ahead(len(_OR_SEPARATOR))) == _OR_SEPARATOR:
-                source.pos += len(_OR_SEPARATOR)
             else:
                 return char if char and (char in self._first_chars or char == "(") and char != "`" else ""
 

@@ -1,106 +1,170 @@
-"""Codecs for calls of offered tools without markers: JSON, Python, glued names, mixed lists, strings that hold calls.
+"""Calls of offered tools without markers: JSON, Python, lists of quoted calls, and programs in a fence.
 
 They are buffered: ``implicit`` decides whether they count.
 
-    functions.f:0{…}   f[ARGS]{…}   f{…}              markers that were stripped by the server
-    f⏎```python⏎tool_call(city="Rome")⏎```            ChatGLM 3
-    ['f(a=1)', g()]   [{'f(a=1)'}]   ['f', {'a': 1}]  lists that models mix
+    {"name": "f", "arguments": {…}}   [{…}, {…}]       JSON
+    f(a=1)   [f(a=1), g()]                             Python
+    ['f(a=1)', 'g()']   ['f', {'a': 1}]                lists that models mix
+    f⏎```python⏎tool_call(city="Rome")⏎```             ChatGLM 3
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import textwrap
 from collections.abc import Callable
-from functools import partial
 
-from patchbay.formats.codecs.json import CallReader, emit_call_text
-from patchbay.formats.codecs.python import TOOL_NAME, PythonCalls, has_ended
+from patchbay.formats.codecs.json import CallReader
+from patchbay.formats.codecs.python import TOOL_NAME, PythonCalls
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.emitter import BufferedCalls, CallSink
-from patchbay.formats.source import BrokenValue, MalformedCall, NoMatch, Steps, Truncated, marker_set, whole_text
-from patchbay.formats.values.json_stream import JsonReader
-from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_text import NAME
-from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
+from patchbay.formats.emitter import BufferedCalls
+from patchbay.formats.source import BrokenValue, MalformedCall, NoMatch, Steps, Truncated, marker_set
+from patchbay.formats.values.python_reader import NAME, PythonReader
+from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json, value_of_node
 
-_INDEX = re.compile(r":\d{0,9}$")
-_SEPARATORS = marker_set(("[ARGS]", "<|tool_call_argument_begin|>"))
-_MAX_NAME = 256
-_FENCE = marker_set(("```",))
-_LABELS = frozenset({"", "py", "python"})
-_CHATGLM_FUNCTION = "tool_call"
+_BLANKS = " \t\r\n"
+_CLOSERS = {"[": "]", "(": ")", "{": "}"}
+_MAX_DEPTH = 3
 
 
-class GluedCalls(Reader):
-    """Reads one call of an offered tool with its arguments directly behind its name, and emits it to ``sink``."""
+class CallLists(Reader):
+    """Reads lists of calls as Python or in quotes, and pairs of a name and a dict, into ``buffered``.
 
-    def __init__(self, context: Context, sink: CallSink) -> None:
+    ``objects`` reads a call that is a JSON object.
+    """
+
+    def __init__(self, context: Context, buffered: BufferedCalls, python: PythonCalls, objects: Callable[[], Steps[int]]) -> None:
         super().__init__(context)
-        self.sink = sink
-        self.name = ""
-        """Name of the call being read, as far as known: for a call that is cut off."""
-        self._json = context.json
+        self._buffered = buffered
+        self._objects = objects
+        self._python = python
         self._values = PythonReader(context.source, context.emitter.note)
 
     def read(self) -> Steps[int]:
-        """Read a call and return 1. Raises NoMatch, Truncated."""
-        name = self.rules.offered((yield from self._name()))
-        if name is None:
-            raise NoMatch
-        begin = self.source.offset
-        if (yield from self._below(name)):
-            return 1
-        self.source.rewind_to(begin)
-        marked = yield from self._separators()
-        if (yield from self.source.peek()) != "{":
-            raise NoMatch
-        if not (marked or (yield from self._is_json())):
-            raise NoMatch
-        self.name = name
-        written: list[str] = []
-        self._json.guarded = True
+        """Read a list; return the number of calls in it, at least one. Raises NoMatch, Truncated."""
+        return (yield from self._list(depth=0))
+
+    def _list(self, *, depth: int) -> Steps[int]:
+        source = self.source
+        closer = _CLOSERS[source.buf[source.pos]]
+        source.pos += 1
+        emitted = 0
+        while True:
+            char = yield from source.space(_BLANKS)
+            if not emitted and (not char or char in ")]}" or depth > _MAX_DEPTH):
+                raise NoMatch if char else Truncated
+            if char == closer:
+                source.pos += 1
+                return emitted
+            if not char or (char in "`~" and (yield from self.context.json.at_fence())):
+                self.note("unclosed_bracket")
+                return emitted
+            if emitted and char in ",;+\\":
+                source.pos += 1
+            elif char in ")]}":
+                self.note("stray_bracket")
+                source.pos += 1
+            elif char in "'\"":
+                emitted += yield from self._quoted(char)
+            elif char == "{":
+                emitted += yield from self._object_or_set(depth)
+            elif char in "[(":
+                emitted += yield from self._list(depth=depth + 1)
+            else:
+                emitted += yield from self._python.read_call()
+
+    def _object_or_set(self, depth: int) -> Steps[int]:
+        """Read a JSON call, or calls in braces: ``{'f(a=1)'}``."""
+        begin, before = self.source.offset, len(self._buffered.items)
         try:
-            yield from self._json.value(written)
-        finally:
-            self._json.guarded = False
-        emit_call_text(self.sink, self.rules, name, "".join(written))
+            return (yield from self._objects())
+        except NoMatch:
+            self._buffered.cut()
+            del self._buffered.items[before:]
+            self.source.rewind_to(begin)
+        return (yield from self._list(depth=depth + 1))
+
+    def _quoted(self, quote: str) -> Steps[int]:
+        """Read a string that holds calls, or a tool's name and the arguments behind it; return the number of calls."""
+        source, before = self.source, len(self._buffered.items)
+        begin = source.offset
+        source.pos += 1
+        try:
+            return (yield from self._calls_to(quote))
+        except NoMatch:
+            del self._buffered.items[before:]
+            source.rewind_to(begin)
+        text = json.loads((yield from self._values.value()).json or "null")
+        name = self.rules.offered(text) if isinstance(text, str) else None
+        char = yield from source.space(_BLANKS)
+        if name is not None and char == "(":
+            yield from self._python.read_arguments(name)
+            return 1
+        if name is None or char not in (",", ":"):
+            raise NoMatch
+        source.pos += 1
+        if (yield from source.space(_BLANKS)) != "{":
+            raise NoMatch
+        self._python.name = name
+        fields = (yield from self._values.value()).fields or {}
+        self._buffered.start(name).append(arguments_json(PythonArguments(keywords=fields), self.rules.types(name)))
+        self._buffered.end()
         return 1
 
-    def _name(self) -> Steps[str]:
-        """Read a name and the index behind it; return the name."""
+    def _calls_to(self, quote: str) -> Steps[int]:
+        """Read calls up to the closing quote, or up to what shows that it was left out."""
         source = self.source
+        emitted = 0
         while True:
-            found = TOOL_NAME.match(source.buf, source.pos)
-            if found is None:
-                raise NoMatch
-            name = _INDEX.sub("", found.group())
-            if found.end() < len(source.buf) and has_ended(source, found.end()):
-                break
-            if source.ended or len(name) > _MAX_NAME or not self.rules.begins_name(name):
-                raise NoMatch
-            yield
-        source.pos = found.end()
-        return name
+            emitted += yield from self._python.read_call()
+            char = yield from source.space(_BLANKS)
+            if char == quote:
+                source.pos += 1
+                return emitted
+            if not char or char not in ",;":
+                if char not in ("]", "}"):
+                    raise NoMatch
+                return emitted
+            end = source.offset
+            source.pos += 1
+            if (yield from source.space(_BLANKS)) in ("'", '"', "]"):
+                source.rewind_to(end)
+                return emitted
 
-    def _below(self, name: str) -> Steps[bool]:
-        """Read the fence below a name, and emit the call in it; return False if there is no such fence."""
+
+_CHATGLM_FUNCTION = "tool_call"
+_FENCE = marker_set(("```",))
+_LABELS = frozenset({"", "py", "python"})
+
+
+class ChatGlmCalls(Reader):
+    """Reads ChatGLM's calls, a name with a fenced Python call of the function ``tool_call`` below it, into ``buffered``."""
+
+    def __init__(self, context: Context, buffered: BufferedCalls, python: PythonCalls) -> None:
+        super().__init__(context)
+        self._buffered = buffered
+        self._python = python
+
+    def read(self) -> Steps[int]:
+        """Read a call and return 1. Raises NoMatch, Truncated."""
         source = self.source
-        if not (yield from self._new_line()) or not (yield from _FENCE.at(source)):
-            return False
+        written = yield from source.read_run(TOOL_NAME)
+        name = self.rules.offered(written) if written else None
+        if name is None or not (yield from self._new_line()) or not (yield from _FENCE.at(source)):
+            raise NoMatch
         source.pos += len("```")
         if (yield from source.read_run(NAME)) not in _LABELS or not (yield from self._new_line()):
-            return False
+            raise NoMatch
         word = yield from source.read_run(NAME)
         char = yield from source.peek()
-        if not word or (
-            (word != _CHATGLM_FUNCTION or char not in ("(", "")) and (char or not _CHATGLM_FUNCTION.startswith(word))
-        ):
-            return False
-        self.name = name
-        if not char:
+        if not char and word and _CHATGLM_FUNCTION.startswith(word):
+            self._python.name = name
             raise Truncated
-        arguments = arguments_json((yield from self._values.arguments()), self.rules.types(name))
+        if word != _CHATGLM_FUNCTION or char != "(":
+            raise NoMatch
+        yield from self._python.read_arguments(name)
         end = source.offset
         if (yield from source.space()) in ("", "<"):  # the end of the text or a special token replaces the closing fence
             source.rewind_to(end)
@@ -108,9 +172,7 @@ class GluedCalls(Reader):
             source.pos += len("```")
         else:
             raise NoMatch
-        self.sink.start(name).append(arguments)
-        self.sink.end()
-        return True
+        return 1
 
     def _new_line(self) -> Steps[bool]:
         """Read white space; return whether it has a line break."""
@@ -118,303 +180,143 @@ class GluedCalls(Reader):
         yield from self.source.space()
         return "\n" in self.source.since(begin)
 
-    def _separators(self) -> Steps[bool]:
-        """Read the markers between name and arguments; return whether there were any."""
-        source = self.source
-        begin = source.offset
-        while True:
-            while (char := (yield from source.peek())) and char in " \t\n" and source.offset > begin:
-                source.pos += 1
-            separator = yield from _SEPARATORS.at(source)
-            if not separator:
-                return source.offset > begin
-            source.pos += len(separator)
 
-    def _is_json(self) -> Steps[bool]:
-        """True if the bracket at ``pos`` opens an object as JSON writes it: nothing else says that this is a call."""
-        source = self.source
-        begin = source.offset
-        source.pos += 1
-        char = yield from self._json.space(comments=False)
-        source.rewind_to(begin)
-        if not char:
-            raise Truncated
-        return char in '"}'
+_STATEMENT = re.compile(
+    r"(?:import|from|return|await)\b(?![ \t]*\()|[)\]}\[{\"'#]|\Z"
+    r"|[^\W\d][\w.]*[ \t]*(?:\(|(?:\[[^\]]{0,80}\])?[ \t]*(?::[^=]{1,60})?[-+*/|]?=)"
+)
+"""Beginnings of lines in a program of calls."""
+_WARNED = re.compile(r"\\[^\n\\'\"abfnrtv0-7xuUN]|[0-9](?:and|else|for|if|in|is|not|or)\b")
+"""What Python's parser would print a warning about."""
+_MAX_PROGRAM = 4000
+"""Maximum length of a program: all of it is held back."""
 
 
-_BLANKS = " \t\r\n"
-_CLOSERS = {"[": "]", "(": ")", "{": "}"}
-_FOREIGN_CALL = re.compile(r"[^\W\d][\w.]*\([^()]*\)")
-_MAX_DEPTH = 3
+class ProgramCalls(Reader):
+    """Reads a fence with a Python program of calls, literals and prints into ``buffered``. It is parsed, never run."""
 
-
-class MixedLists(Reader):
-    """Reads mixed lists and emits their calls to ``buffered``. ``objects`` reads a call that is a JSON object."""
-
-    def __init__(self, context: Context, buffered: BufferedCalls, objects: Callable[[], Steps[int]]) -> None:
+    def __init__(self, context: Context, buffered: BufferedCalls) -> None:
         super().__init__(context)
         self._buffered = buffered
-        self._objects = objects
-        self._python = PythonCalls(context, context.source, buffered, context.rules.offered)
-        self._values = PythonReader(context.source, context.emitter.note)
+        self.variables: dict[str, PythonValue | None] = {}
+        """Variables of the answer's programs; None for one whose value only running the program would give."""
 
-    def read(self) -> Steps[int]:
-        """Read a list; return the number of calls in it, at least one. Raises NoMatch, Truncated."""
-        emitted = yield from self._list(depth=0)
-        if not emitted:
-            raise NoMatch
-        return emitted
+    def read(self) -> Steps[None]:
+        """Read up to the closing fence or the end of the text. Raises NoMatch for any other program."""
+        code = textwrap.dedent((yield from self._text()))
+        try:
+            statements = [] if _WARNED.search(code) else ast.parse(code).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise NoMatch from None
+        for statement in statements:
+            self._statement(statement, code.encode())
 
-    def string(self) -> Steps[int]:
-        """Read a string whose text is a call or a list of calls, and return 1. Raises NoMatch."""
+    def _text(self) -> Steps[str]:
+        """Read the fence's text. Raises NoMatch as soon as a line cannot belong to such a program."""
         source = self.source
-        begin = source.offset
-        quote = source.buf[source.pos]
-        source.pos += 1
-        called = yield from self._quoted_name(begin + 1, quote)
-        if called:
-            return called
-        source.rewind_to(begin)
-        if (yield from self._string_or_calls(quote)) is not None:
-            raise NoMatch
-        return 1
-
-    def _quoted_name(self, begin: int, quote: str) -> Steps[int]:
-        """Read the rest of ``'f'(a=1)`` and return 1, or return 0 if a call stands in the quotes; raises NoMatch otherwise."""
-        source = self.source
-        word = yield from self._python.read_any_name()
-        if not word or (yield from source.peek()) != quote:
-            source.rewind_to(begin)
-            if (yield from source.peek()) == "[":
-                source.pos += 1
-            yield from self._python.read_name()
-            return 0
-        name = self.rules.offered(word)
-        source.pos += 1
-        if name is None or (yield from self.source.space(" ")) != "(":
-            raise NoMatch
-        yield from self._python.read_arguments(name)
-        return 1
-
-    def _list(self, *, depth: int) -> Steps[int]:
-        source = self.source
-        closer = _CLOSERS[source.buf[source.pos]]
-        source.pos += 1
-        emitted = 0
-        name = ""
-        arguments: PythonArguments | None = None
+        begin, indent = source.offset, ""
         while True:
-            char = yield from self.source.space(_BLANKS)
-            if not char and not emitted:
-                raise Truncated
-            if char == closer or not char or (emitted and char in "`~" and (yield from self.context.json.at_fence())):
-                source.pos += char == closer
-                return emitted + self._emit_pair(name, arguments)
-            if char in ",;.+" and (emitted or name):
-                source.pos += 1
-                continue
-            if char in ")]}" and arguments is not None:
-                self.context.emitter.note("stray_bracket")
-                source.pos += 1
-                emitted += self._emit_pair(name, arguments)
-                name, arguments = "", None
-                continue
-            if name and char == "{" and arguments is None:
-                arguments = PythonArguments(keywords=(yield from self._values.value()).fields or {})
-                continue
-            key = (yield from self._key()) if name else ""
-            if key:
-                arguments = arguments or PythonArguments()
-                arguments.keywords[key] = yield from self._values.value()
-                continue
-            if name and char in "\"'":
-                inside = yield from self._quoted_arguments()
-                if inside is not None:
-                    arguments = arguments or PythonArguments()
-                    arguments.keywords |= inside
-                    continue
-            read, found = yield from self._item(char, depth)
-            emitted += read
-            if found:
-                emitted += self._emit_pair(name, arguments)
-                name, arguments = found, None
-
-    def _item(self, char: str, depth: int) -> Steps[tuple[int, str]]:
-        """Read one item; return the number of calls in it, and the tool's name if the item is only a name."""
-        source = self.source
-        begin = source.offset
-        if char in "[(":
-            if depth == _MAX_DEPTH:
+            end = source.find("\n", source.pos)
+            fence = source.find("```", source.pos)
+            if fence >= 0 and (end < 0 or fence < end):
+                source.pos = fence
+                return source.since(begin)
+            if source.offset - begin > _MAX_PROGRAM or len(source.buf) - source.pos > _MAX_PROGRAM:
                 raise NoMatch
-            return (yield from self._list(depth=depth + 1)), ""
-        if char in "fr" and (yield from source.char(1)) in ("'", '"'):  # a string's prefix
-            source.pos += 1
-            char = yield from source.peek()
-        if char in "\"'`":
-            inside = yield from self._string_or_calls(char)
-            name = None if inside is None else self.rules.offered(inside)
-            if inside is not None and name is None:
-                if self._buffered.calls and _FOREIGN_CALL.fullmatch(inside):
-                    self._buffered.skip_text(inside)
-                    return 0, ""
+            if end < 0 and not source.ended:
+                yield
+                continue
+            line = source.buf[source.pos : end if end >= 0 else len(source.buf)]
+            source.pos += len(line) + (end >= 0)
+            text = line.lstrip()
+            indent = indent or line[: len(line) - len(text)]
+            if line.removeprefix(indent) == text and not _STATEMENT.match(text):
                 raise NoMatch
-            if name is not None and (yield from self.source.space(" ")) == "(":  # 'f'(a=1)
-                yield from self._python.read_arguments(name)
-                name = None
-            return name is None, name or ""
-        if char == "{":
-            before = len(self._buffered.items)
-            for read in (self._objects, partial(self._list, depth=depth + 1)):  # the second: {'f(a=1)'}
-                try:
-                    emitted = (yield from read()) if depth < _MAX_DEPTH else 0
-                except NoMatch:
-                    emitted = 0
-                if emitted:
-                    return emitted, ""
-                del self._buffered.items[before:]
-                source.rewind_to(begin)
-            self._buffered.skip_text(str((yield from self._values.value()).text))
-            return 0, ""
-        word = yield from self._python.read_any_name()
-        name = self.rules.offered(word) if word else None
-        if name is not None and (yield from self.source.space(" ")) in (",", "]"):
-            return 0, name
-        source.rewind_to(begin)
-        return (yield from self._python.read_call()), ""
+            if end < 0:
+                return source.since(begin)
 
-    def _key(self) -> Steps[str]:
-        """Read ``key=``, ``'key':`` or ``'key=``; return "" with nothing read for anything else."""
-        source = self.source
-        begin = source.offset
-        quote = yield from source.peek()
-        if quote in ("'", '"'):
-            source.pos += 1
-        word = yield from self._python.read_any_name()
-        if word and quote in ("'", '"') and (yield from source.peek()) == quote:
-            source.pos += 1
-            if (yield from self.source.space(" ")) == ":":
-                source.pos += 1
-                yield from self.source.space(" ")
-                return word
-        elif word and quote not in ("'", '"') and (yield from self.source.space(" ")) == "=":
-            source.pos += 1
-            return word
-        source.rewind_to(begin)
-        return ""
-
-    def _quoted_arguments(self) -> Steps[dict[str, PythonValue] | None]:
-        """Read a string that holds one or several ``key=value``; return None with nothing read for any other string."""
-        source = self.source
-        begin = source.offset
-        source.pos += 1
-        char = yield from source.peek()
-        word = "" if char == "(" else (yield from self._python.read_any_name())
-        if char == "(" or (word and (yield from source.peek()) == "="):
-            source.rewind_to(begin)
-            value = yield from self._values.value()
-            text = json.loads(value.json) if value.json is not None else None
-            if isinstance(text, str):
-                inside = self._keywords(text.strip())
-                if word and (inside is None or len(inside) < 2):
-                    inside = {word: plain(text.partition("=")[2].strip())}
-                if inside:
-                    return inside
-        source.rewind_to(begin)
-        return None
-
-    def _keywords(self, text: str) -> dict[str, PythonValue] | None:
-        """Parse a string that holds a call's arguments, ``(a=1, b=2)`` or ``a=1, b=2``; return None for any other string."""
-        inner = whole_text(text if text.startswith("(") else f"({text})")
-        inner.mark()
-        reading = PythonReader(inner, self.context.emitter.note).arguments()
-        try:
-            next(reading)
-        except StopIteration as read:
-            arguments: PythonArguments = read.value
-        except (NoMatch, Truncated):
-            return None
-        whole = inner.pos == len(inner.buf) and not arguments.positional and not arguments.spread
-        return arguments.keywords if whole else None
-
-    def _string_or_calls(self, quote: str) -> Steps[str | None]:
-        """Read a string; return its text, or None if it held calls, which are emitted."""
-        source, before = self.source, len(self._buffered.items)
-        begin = source.offset
-        source.pos += 1
-        try:
-            while True:
-                yield from self._python.read_call()
-                char = yield from self.source.space(_BLANKS)
-                if char == quote:
-                    source.pos += 1
-                    return None
-                if char and char in "]}":
-                    return None  # its closing quote was left out
-                if not char or char not in ",;":
-                    break
-                end = source.offset
-                source.pos += 1
-                if (yield from self.source.space(_BLANKS)) in ("'", '"', "]"):  # its closing quote was left out
-                    source.rewind_to(end)
-                    return None
-        except NoMatch:
-            pass
-        del self._buffered.items[before:]
-        source.rewind_to(begin)
-        source.pos += 1
-        word = yield from self._python.read_any_name()
-        if word and (yield from source.peek()) == quote:
-            source.pos += 1
-            return word
-        source.rewind_to(begin)
-        value = yield from self._values.value()
-        text = json.loads(value.json) if value.json is not None else None
-        if not isinstance(text, str):
-            raise NoMatch
-        return None if self._calls_in(text) else text
-
-    def _calls_in(self, text: str) -> bool:
-        """Emit the call or list of calls in a string's text; return False if it holds anything else."""
-        inner = whole_text(text.strip())
-        before = len(self._buffered.items)
-        note = self.context.emitter.note
-        calls = PythonCalls(self.context, inner, self._buffered, self.rules.offered)
-        objects = CallReader(inner, JsonReader(inner, note), self._buffered, self.rules, note=note)
-        objects.strict, objects.resolve = True, self.rules.offered
-        read = {"[": calls.read_list, "{": objects.read}.get(inner.buf[:1], calls.read_call)
-        try:
-            for _ in read():
+    def _statement(self, node: ast.stmt, code: bytes) -> None:
+        target = ""
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                return
+            case ast.Assign(targets=[ast.Name(id=target)], value=value):
                 pass
-        except (NoMatch, MalformedCall, Truncated):
-            del self._buffered.items[before:]
+            case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value):
+                pass
+            case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
+                pass
+            case ast.AugAssign(target=ast.Name(id=target), value=value) if not self._calls_tool(value):
+                self.variables[target] = None
+                return
+            case _:
+                raise NoMatch
+        called = self._emit_calls(value, code)
+        if not called and self._calls_tool(value):
+            raise NoMatch  # inside of an expression: only running it would give the arguments
+        if target:
+            self.variables[target] = None if called else self._literal(value, code)
+        elif not called and not (isinstance(value, ast.Call) and _function(value) == "print"):
+            raise NoMatch
+
+    def _emit_calls(self, value: ast.expr, code: bytes) -> bool:
+        """Emit the call or list of calls that an expression consists of; return False if it is another expression."""
+        items = _items_of(value)
+        called = [(name, item) for item in items if isinstance(item, ast.Call) and (name := self._tool(item)) is not None]
+        if not called or len(called) < len(items):
             return False
+        for name, call in called:
+            self._buffered.start(name).append(arguments_json(self._arguments(call, code), self.rules.types(name)))
+            self._buffered.end()
         return True
 
-    def _emit_pair(self, name: str, arguments: PythonArguments | None) -> int:
-        """Emit the call of a name and the arguments behind it; return the number of calls, 0 or 1."""
-        if not name or arguments is None:
-            return 0
-        self._buffered.start(name).append(arguments_json(arguments, self.rules.types(name)))
-        self._buffered.end()
-        return 1
+    def _arguments(self, call: ast.Call, code: bytes) -> PythonArguments:
+        arguments = PythonArguments([value_of_node(each, code, self.variables) for each in call.args])
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            raise NoMatch
+        for each in call.keywords:
+            value = value_of_node(each.value, code, self.variables)
+            if each.arg is None and value.fields is None:
+                raise NoMatch
+            arguments.keywords |= {each.arg: value} if each.arg is not None else value.fields or {}
+        return arguments
+
+    def _literal(self, value: ast.expr, code: bytes) -> PythonValue | None:
+        try:
+            found = value_of_node(value, code, self.variables)
+        except NoMatch:
+            return None
+        return found if found.json is not None or found.fields is not None else None
+
+    def _tool(self, call: ast.Call) -> str | None:
+        name = _function(call)
+        return self.rules.offered(name) if name else None
+
+    def _calls_tool(self, value: ast.expr) -> bool:
+        return any(isinstance(each, ast.Call) and self._tool(each) is not None for each in ast.walk(value))
 
 
-def plain(text: str) -> PythonValue:
-    """Return the value for a text after ``key=`` in a string."""
-    if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]:
-        return PythonValue(json.dumps(text[1:-1], ensure_ascii=False))
-    return PythonValue(None, text)
+def _items_of(value: ast.expr) -> list[ast.expr]:
+    """Return the items of a list, or the expression, without ``await`` and ``print``."""
+    if isinstance(value, ast.Await):
+        return _items_of(value.value)
+    if isinstance(value, ast.Call) and _function(value) == "print" and len(value.args) == 1:
+        return _items_of(value.args[0])
+    return value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
 
 
-_LEAD_IN = re.compile(
-    r"(?:return|await|print[ \t]*(?=\()|[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*=(?!=)"
-    r"|[A-Za-z_' ]{1,40}:|[0-9]{1,2}[.)])[ \t]*"
-)
-_LEAD_IN_LINE = re.compile(r"[\w ,]{0,64}(?:=(?!=)|:)?[ \t]*(?=[^\s\w,=:])")
-_MAX_LEAD_IN = 80
-_FIRST_WORDS = ("return ", "await ", "print(")
-_NUMBER = re.compile(r"[0-9]{1,2}[.)]?")
-_STATEMENT_ENDS = frozenset("\r\n;,#`)+o")
+def _function(call: ast.Call) -> str:
+    """Return the dotted name of the function that is called, "" if it is another expression."""
+    parts: list[str] = []
+    node = call.func
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+_PRINT = "print("
+_STATEMENT_ENDS = frozenset("\r\n;,#`)+")
 
 
 class ImplicitCalls:
@@ -427,10 +329,9 @@ class ImplicitCalls:
         resolve = context.rules.resolve if context.rules.any_name else context.rules.offered
         self._objects = CallReader(context.source, context.json, buffered, context.rules, note=context.emitter.note)
         self._objects.resolve = resolve
-        self.python = PythonCalls(context, context.source, buffered, context.rules.offered)
-        self.python.strict = True
-        self._glued = GluedCalls(context, buffered)
-        self._mixed = MixedLists(context, buffered, self._object)
+        self._python = PythonCalls(context, context.source, buffered, context.rules.offered)
+        self._lists = CallLists(context, buffered, self._python, self._object)
+        self._chatglm = ChatGlmCalls(context, buffered, self._python)
         buffered.ended = self._forget_name
         self.item_start = self.items_before = 0
         """Offset of the last item, and the number of buffered items before it."""
@@ -442,11 +343,11 @@ class ImplicitCalls:
         self._forget_name()
 
     def _forget_name(self) -> None:
-        self._objects.name = self.python.name = self._glued.name = ""
+        self._objects.name = self._python.name = ""
 
     def cut(self) -> str:
         """Remove a call that the end of the text cut off; return its name, "" if it is not known."""
-        return self.buffered.cut() or self._objects.name or self.python.name or self._glued.name
+        return self.buffered.cut() or self._objects.name or self._python.name
 
     def item(self) -> Steps[bool]:
         """Read one call or list of calls with the first codec that fits; return False, with nothing read, if none does.
@@ -461,17 +362,9 @@ class ImplicitCalls:
         if escaped:
             source.pos += 1
             char = yield from source.peek()
-        codecs: tuple[Callable[[], Steps[int]], ...]
-        if char == "{":
-            codecs = (self._object,)
-        elif char == "[":
-            codecs = (self._object, self.python.read_list, *(() if self.python.variables else (self._mixed.read,)))
-        elif char in ('"', "'"):
-            codecs = (self._mixed.string,)
-        elif char == "(":
-            codecs = () if self.python.variables else (self._mixed.read,)
-        else:
-            codecs = (self._statement, *(() if self.python.variables else (self._glued.read,)))
+        codecs: tuple[Callable[[], Steps[int]], ...] = (self._statement, self._chatglm.read)
+        if char in _CLOSERS:
+            codecs = {"{": (self._object,), "[": (self._object, self._lists.read)}.get(char, (self._lists.read,))
         broken = ""
         for codec in codecs:
             try:
@@ -501,43 +394,15 @@ class ImplicitCalls:
             self._json.guarded = False
 
     def _statement(self) -> Steps[int]:
-        """Read ``f(...)`` that fills its statement."""
-        emitted = yield from self.python.read_call()
-        yield from self.python.skip_subscript()
-        char = yield from self.source.space(" \t")
+        """Read ``f(...)`` or ``print(f(...))`` that fills its statement."""
+        source = self.source
+        printed = (yield from source.ahead(len(_PRINT))) == _PRINT
+        source.pos += len(_PRINT) if printed else 0
+        emitted = yield from self._python.read_call()
+        char = yield from source.space(" \t")
+        if printed and char == ")":
+            source.pos += 1
+            char = yield from source.space(" \t")
         if char and char not in _STATEMENT_ENDS:
             raise NoMatch
         return emitted
-
-    def lead_in(self) -> Steps[str]:
-        """Read a lead-in before a call in a program, or a number: ``return``, ``x =``, ``print(``. "" if there is none."""
-        source = self.source
-        while True:
-            rest = source.buf[source.pos : source.pos + _MAX_LEAD_IN]
-            line = rest.partition("\n")[0]
-            if len(line) < len(rest) or len(rest) == _MAX_LEAD_IN or source.ended or _LEAD_IN_LINE.match(line):
-                break
-            yield
-        found = _LEAD_IN.match(line)
-        if found is None or (found.end() == len(line) and found.group()[-1:] != ":"):
-            return ""
-        source.pos += found.end()
-        return found.group()
-
-    def first_lead_in(self) -> Steps[str]:
-        """Read a lead-in that its first word identifies; wait only while the text may be one. "" if there is none."""
-        source = self.source
-        while True:
-            rest = source.buf[source.pos : source.pos + 8]
-            found = next((lead_in for lead_in in _FIRST_WORDS if rest.startswith(lead_in)), "")
-            number = _NUMBER.match(rest)
-            if number is not None and number.group()[-1] in ".)":
-                found = number.group()
-            if found:
-                source.pos += len(found)
-                yield from self.source.space(" \t")
-                return found
-            may_grow = number.end() == len(rest) if number else any(lead_in.startswith(rest) for lead_in in _FIRST_WORDS)
-            if not may_grow or source.ended:
-                return ""
-            yield

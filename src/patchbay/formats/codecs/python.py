@@ -6,14 +6,14 @@ A call is emitted once its closing parenthesis was read: its arguments are not J
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from patchbay.formats.context import Context, Reader
 from patchbay.formats.emitter import CallSink
 from patchbay.formats.source import MalformedCall, NoMatch, Source, Steps, Truncated
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_values import PythonValue, arguments_json, substitute
+from patchbay.formats.values.python_values import arguments_json
 
 TOOL_NAME = re.compile(r"[^\W\d](?:[\w./:-]|\\_)*")
 _BLANKS = " \t\r\n"
@@ -36,11 +36,8 @@ class PythonCalls(Reader):
         """Name of the call being read, as far as known: for a call that is cut off."""
         self.strict = False
         """Lists hold nothing but calls; otherwise what follows the calls in a list is left to be prose."""
-        self.variables: Mapping[str, PythonValue | None] = {}
-        """Values of variables that are used as arguments; None for an unknown value."""
         self._json = context.json
         self._values = PythonReader(source, context.emitter.note)
-        self._values.is_tool = context.rules.offered
 
     def read(self, wrapper: Wrapper, *, first: bool) -> Steps[int]:  # noqa: ARG002 - a call in Python stands for itself
         """Read one call, or a list of calls; return how many.
@@ -97,8 +94,6 @@ class PythonCalls(Reader):
         self._values.keys = self.rules.types(name).keys or ()
         try:
             read = yield from self._values.arguments()
-            if self.variables:
-                read = substitute(read, self.variables)
             arguments = arguments_json(read, self.rules.types(name))
         except NoMatch:
             if (yield from self._values.at_stop()):
@@ -131,49 +126,11 @@ class PythonCalls(Reader):
                 begin = source.offset
                 try:
                     emitted += yield from self.read_call()
-                    yield from self.skip_subscript()
-                    continue
                 except NoMatch:
+                    if self.strict or not emitted:
+                        raise
                     source.rewind_to(begin)
-                if self.strict:
-                    self.sink.skip_text((yield from self._other_item()))
-                elif emitted:
                     return emitted
-                else:
-                    raise NoMatch
-
-    def skip_subscript(self) -> Steps[None]:
-        """Read a subscript behind a call, ``f(...)['id']``, which is not part of the call."""
-        while (yield from self.source.space(" \t")) == "[":
-            self.note("picked_result")
-            yield from self._values.value()
-
-    def _other_item(self) -> Steps[str]:
-        """Read a list item that is not a tool's call, dots or a call of another function; return its text."""
-        source = self.source
-        begin = source.offset
-        while (yield from source.peek()) == ".":
-            source.pos += 1
-        if source.offset == begin:
-            found = yield from self.read_any_name()
-            if not found or (yield from self.source.space(" \t")) != "(":
-                raise NoMatch
-            yield from self._values.arguments()
-        return source.since(begin)
-
-    def read_any_name(self) -> Steps[str]:
-        """Read a name of any kind."""
-        source = self.source
-        yield from source.peek()
-        while True:
-            found = TOOL_NAME.match(source.buf, source.pos)
-            if found is None or has_ended(source, found.end()) or len(found.group()) > _MAX_NAME:
-                break
-            yield
-        if found is None:
-            return ""
-        source.pos = found.end()
-        return found.group()
 
 
 def has_ended(source: Source, end: int) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from patchbay.formats.source import BrokenValue, MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard, marker_set
 from patchbay.formats.values.json_strict import JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_string
-from patchbay.formats.values.python_text import arithmetic_json, number_of
+from patchbay.formats.values.python_values import number_of
 from patchbay.formats.values.tool_names import ToolTypes
 
 VALUE = "value"
@@ -678,9 +678,8 @@ class JsonReader(StringReader):
         if not text:
             text = self.source.buf[self.source.pos : self.source.pos + 1]
             self.source.pos += 1
-        number = arithmetic_json(text) if operand or "*" in text else None
-        self.note("unquoted_string" if number is None else "arithmetic")
-        sink.append(json.dumps(text) if number is None else number)
+        self.note("unquoted_string")
+        sink.append(json.dumps(text))
 
     def at_quote(self) -> Steps[bool]:
         """True if a string begins at ``pos``."""

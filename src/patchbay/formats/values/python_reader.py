@@ -1,572 +1,537 @@
-"""Lenient streaming reader for Python call arguments and values, to JSON.
+"""Reader for Python arguments and values in a stream: it matches brackets and quotes, and ``ast`` reads what they enclose.
 
-``PythonReader`` reads by the character, with its own stack for nesting. A Python literal becomes JSON; anything else (a name, a
-call, words without quotes) is kept as it is written, to be typed by the schema (``arguments_json``). It raises ``NoMatch``, with
-``pos`` at the offending position, if the text cannot be arguments, and ``Truncated`` if it ends too early. The source must be
-marked at or before the start: values are taken from the text kept.
+A call counts once its parenthesis has closed. What models get wrong is handled here: a quote that was not escaped, a bracket that
+was not closed, a comma left out, words without quotes. It raises ``NoMatch`` if the text cannot be arguments, ``Truncated`` if it
+ends too early, and ``MalformedCall`` if a broken string reaches the end of its block. The source must be marked at or before the
+start.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
 
-from patchbay.formats.source import LINE_END, NoMatch, Steps, Truncated, discard
+from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.coerce import MAX_DEPTH
 from patchbay.formats.values.json_strict import json_text
-from patchbay.formats.values.python_text import (
-    BLANKS,
-    CLOSERS,
-    NAME,
-    Place,
-    PythonStrings,
-    arithmetic_json,
-    constant_json,
-    number_of,
+from patchbay.formats.values.python_values import PythonArguments, PythonValue, unescaped, value_of_code
+
+BLANKS = re.compile(r"[ \t\r\n]*")
+NAME = re.compile(r"[\w.$\\-]*")
+_PLAIN = re.compile(r"[^'\"\\()\[\]{},=:#\n`~<]+")
+_IN_STRING = {"'": re.compile(r"[^'\\]+"), '"': re.compile(r'[^"\\]+')}
+_WORD = re.compile(r"[^\W\d][\w.$-]*")
+_PREFIXED = re.compile(r"(?:^|[^\w\\])([rbfu]{1,2})\Z", re.IGNORECASE)
+_PREFIX_AND_QUOTE = re.compile(r"[rbfuRBFU]{1,2}['\"]")
+_LAST_WORD = re.compile(r"(.*\S)\s+([^\W\d][\w.\\-]*)\s*", re.DOTALL)
+_ASSIGNED = re.compile(r"(\)[\])]?[ \t]*,\s*[^\W\d][\w.]*\()?([^\W\d]\w*)=\Z")
+_BRACKETS = re.compile(r"[)\]} \t]*")
+_ESCAPE = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(\r?\n)|(['\"\\/abfnrtv_]))|\\"
 )
-from patchbay.formats.values.python_values import NULL, PythonArguments, PythonValue, array_of, as_key, object_of, unescaped
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ANNOTATION = re.compile(
+    r"(?:typing\.)?(?:str|int|float|bool|dict|list|tuple|set|bytes|object|string|integer|number|boolean|array|double|None"
+    r"|Any|Dict|List|Tuple|Set|Optional|Union|Literal|Sequence|Iterable|Callable)\b"
+)
+_CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
+_ELLIPSES = frozenset({"...", "…"})
+_CLOSERS = frozenset(")]}")
+_BEHIND_STRING = _CLOSERS | {","}
+_ENDS_STRING = _BEHIND_STRING | frozenset("+`<")
+_OPERATORS = frozenset("+-*/%|&<>=.,:")
+_MAX_WORDS = 64
+_MAX_NAME = 256
+_MAX_LENGTH = 2**20
+"""Maximum length of an argument in characters: all arguments are held back until the parenthesis closes."""
 
-ITEM = Place()
-KEY = Place(ends=ITEM.ends | {":", "="}, is_key=True)
 
+class _Part:
+    """One argument, as far as it has been read: its text as written, and the same as code on one line with plain strings."""
 
-@dataclass(slots=True)
-class OpenBracket:
-    """An open bracket. ``opener``: the bracket, with the name of a constructor before it (``dict(``). ``begin``: its offset."""
-
-    opener: str
-    begin: int
-    items: list[PythonValue] = field(default_factory=list)
-    fields: dict[str, PythonValue] = field(default_factory=dict)
-    key: str | None = None
-    comma: bool = False
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.separator = ""
+        self.text: list[str] = []
+        self.code: list[str] = []
+        self.tail = ""
+        """The end of the text."""
+        self.is_blank = True
+        self.closers: list[str] = []
+        self.has_commas = False
+        """It is words in which commas separate no arguments."""
+        self.next_name = ""
+        """Name of the next argument, from which no comma separates this one."""
+        self.only_string: str | None = None
+        """The text of the string that the part consists of so far."""
 
     @property
-    def closer(self) -> str:
-        """The matching bracket."""
-        return {"[": "]", "(": ")", "{": "}"}[self.opener[-1]]
+    def written(self) -> str:
+        return "".join(self.text).strip()
 
     @property
-    def place(self) -> Place:
-        """Syntactic position of the next value."""
-        return KEY if self.key is None and self.opener in ("{", "dict(") else ITEM
+    def last(self) -> str:
+        """The last character; "" if there is none yet."""
+        return self.tail[-1:]
 
-    def add(self, value: PythonValue) -> None:
-        """Add a complete value."""
-        if self.key is None:
-            self.items.append(value)
+    def add(self, text: str, code: str | None = None) -> None:
+        """Add text outside of strings."""
+        if text.strip():
+            self.only_string, self.is_blank = None, False
+        self._add(text, text if code is None else code)
+
+    def add_string(self, written: str, value: str) -> None:
+        self.only_string = value if self.is_blank else None
+        self.is_blank = False
+        self._add(written, ascii(value))
+
+    def _add(self, text: str, code: str) -> None:
+        self.text.append(text)
+        self.code.append(code)
+        self.tail = (self.tail + text)[-_MAX_NAME:]
+
+    def take_prefix(self) -> str:
+        """Return the prefix of the string that begins here, and remove it from the code."""
+        found = _PREFIXED.search(self.tail)
+        if found is None:
+            return ""
+        self.code[-2:] = ["".join(self.code[-2:])[: -len(found[1])]]
+        self.is_blank = self.is_blank or self.tail.strip() == found[1]
+        return found[1]
+
+    def begin_value(self, name: str, separator: str) -> None:
+        self.name, self.separator, self.only_string = name, separator, None
+        self.text, self.code, self.tail, self.is_blank = [], [], "", True
+
+    def add_words(self, words: _Part) -> None:
+        """Add words behind a comma that separates no arguments: ``city=Boston, MA``. Raises NoMatch behind a list or a dict."""
+        if self.only_string is not None and "'" not in words.written and '"' not in words.written:
+            self.only_string += f",{''.join(words.text)}"
+        elif self.only_string is None and _is_words(self):
+            self.text += [",", *words.text]
+            self.has_commas = True
         else:
-            self.fields[self.key] = value
-            self.key = None
+            raise NoMatch
 
     def value(self) -> PythonValue:
-        """Return the value of the brackets."""
-        items, fields = self.items, self.fields
-        if self.opener == "{" and fields:
-            return object_of({**fields, **{key: NULL for key in map(as_key, items) if key not in fields}})
-        if self.opener in ("{", "dict(") and not items:
-            return object_of(fields)
-        if self.opener == "(" and len(items) == 1 and not self.comma:
-            return replace(items[0], text="")
-        if self.opener in "([{" or not items:
-            return array_of(items)
-        # a constructor around one value of the same type; any other is an expression
-        json_start = (items[0].json or "")[:1]
-        is_same = len(items) == 1 and not fields and json_start == ("{" if self.opener == "dict(" else "[")
-        return replace(items[0], text="") if is_same else PythonValue(None)
+        if self.has_commas:
+            return PythonValue(None, self.written, json_text(self.written))
+        if self.only_string is not None:
+            return PythonValue(json_text(self.only_string), self.written)
+        return value_of_code("".join(self.code).strip(), self.written)
 
 
-KEYWORD = Place(in_call=True)
-POSITION = Place(ends=KEY.ends, in_call=True)
-LINE = Place(ends=KEY.ends, is_line=True)
-_WORD_RUN = re.compile(r"\w+")
-_SPACE = re.compile(r"[ \t\r]+")
-_LISTED_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?)[,)\]}]")
-"""Fast path for the usual item of a list, with the same result."""
-_CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
-_AFTER_BACKSLASH = frozenset("\n\r()[]{}")
-_MAX_WORDS = 64
-_MAX_KEPT_DEPTH = 16
-_MAX_KEPT_LENGTH = 2000
-_CONTINUES_VALUE = frozenset("+-*/%|&<>=.?:\"'([{")
-_CONTINUING_WORDS = frozenset({"if", "else", "for", "and", "or", "in", "is", "not"})
-_BEFORE_WORD = frozenset({"lambda", "not", "await", "new"})
+class PythonReader:
+    """Reads from ``source``; ``note`` is called for each repair.
 
+    ``stops``: markers that end the block around the call. A string may hold one only if it then ends without a repair.
+    ``keys``: parameters of the call being read, if known.
+    """
 
-class PythonBare(PythonStrings):
-    """Reads unquoted values."""
+    def __init__(self, source: Source, note: Callable[[str], None]) -> None:
+        self.source = source
+        self.note = note
+        self.stops: MarkerSet | None = None
+        self.keys: Collection[str] = ()
+        self._limit = 0
 
-    def at_end(self) -> Steps[bool]:
-        """True if a fence or a marker stands at ``pos``."""
-        char = self.source.buf[self.source.pos]
-        if char in "`~":
-            return (yield from self.source.char(1)) == char == (yield from self.source.char(2))
-        return char in "<[" and (yield from self.at_stop())
+    def arguments(self) -> Steps[PythonArguments]:
+        """Read from the opening parenthesis at ``pos`` to behind the closing one.
+
+        A fence, a marker or a bracket that belongs to the text around the call also ends the arguments, and is left to be read.
+        """
+        self.source.pos += 1
+        parts: list[_Part] = []
+        name = ""
+        while True:
+            part = _Part()
+            if name:
+                part.begin_value(name, "=")
+            end = yield from self._read(part, in_call=True)
+            if not part.is_blank or part.name is not None:
+                parts.append(part)
+            elif end == ",":
+                if not parts:
+                    raise NoMatch
+                self.note("stray_character")
+            name = part.next_name
+            if end == ",":
+                continue
+            if end != ")":
+                if not parts or (part.is_blank and part.name is not None):
+                    raise NoMatch
+                self.note("unclosed_bracket")
+            return self._arguments(parts)
+
+    def value(self) -> Steps[PythonValue]:
+        """Read the bracket or string at ``pos``, and nothing behind it."""
+        char = yield from self.source.peek()
+        if char not in _CLOSER_OF and char not in ("'", '"'):
+            raise NoMatch if char else Truncated
+        part = _Part()
+        yield from self._read(part, in_call=False)
+        return part.value()
 
     def at_stop(self) -> Steps[bool]:
         """True if a marker that ends the block around the call stands at ``pos``."""
         return self.stops is not None and bool((yield from self.stops.at(self.source)))
 
-    def space(self) -> Steps[str]:
-        """Read white space, comments, and Markdown's backslashes before a line's end or a bracket; return the next character."""
-        source = self.source
-        while True:
-            found = BLANKS.match(source.buf, source.pos)
-            if found:
-                source.pos = found.end()
-            char = yield from source.peek()
-            if char == "#":
-                yield from self.comment()
-            elif char == "\\" and (yield from self.source.char(1)) in _AFTER_BACKSLASH:
-                source.pos += 1
-            elif not char or char not in " \t\r\n":
-                return char
+    def _arguments(self, parts: list[_Part]) -> PythonArguments:
+        arguments = PythonArguments()
+        joined: list[_Part] = []
+        for part in parts:
+            if part.name is None and joined and joined[-1].name is not None and _is_words(part):
+                joined[-1].add_words(part)
+            else:
+                joined.append(part)
+        for part in joined:
+            value = self._checked(part)
+            if part.name is not None:
+                arguments.keywords[part.name] = value
+            elif value.text.startswith("*"):
+                spread = value_of_code("".join(part.code).strip().removeprefix("**"), value.text)
+                if spread.fields is None:
+                    raise NoMatch
+                arguments.keywords |= spread.fields
+            else:
+                arguments.positional.append(value)
+        return arguments
 
-    def comment(self) -> Steps[None]:
-        """Read a comment to the end of the line."""
-        self.note("comment")
-        yield from self.source.read_to(LINE_END, discard)
-
-    def bare(self, begin: int, place: Place, depth: int, *, colon: bool = False) -> Steps[PythonValue]:
-        """Read a value that began at ``begin``, ``depth`` brackets deep; raises NoMatch, Truncated.
-
-        ``colon``: the arguments are written ``name: value``. Inside brackets, an expression that begins with a value is kept only
-        if it is short: otherwise nested brackets would be copied again and again.
-        """
-        source = self.source
-        fresh = begin == source.offset
-        if place is ITEM and fresh and (found := _LISTED_NUMBER.match(source.buf, source.pos)):
-            source.pos = found.end(1)
-            return PythonValue(found.group(1), found.group(1))
-        end = yield from _BareText(self, place, depth, colon=colon, fresh=fresh).read()
-        if depth and not fresh and (depth > _MAX_KEPT_DEPTH or end - begin > _MAX_KEPT_LENGTH):
-            return PythonValue(None)
-        text = source.since(begin)[: end - begin].rstrip()
-        if not text:
-            if source.buf[source.pos : source.pos + 1] not in (",", ")"):
-                raise NoMatch
+    def _checked(self, part: _Part) -> PythonValue:
+        """Return a part's value. Raises NoMatch for a template, a signature, or prose."""
+        if part.is_blank:
             self.note("missing_value")
             return PythonValue("null")
-        return self._bare_value(text)
-
-    def _bare_value(self, text: str) -> PythonValue:
-        word = constant_json(text)
-        if word is not None:
-            if word == text:
-                self.note("foreign_constant")
-            return PythonValue(word, text)
-        digits = number_of(text)
-        if digits is not None:
-            return PythonValue(digits, text)
-        result = arithmetic_json(text.replace("\\*", "*"))
-        if result is not None:
-            self.note("arithmetic")
-            return PythonValue(result, text, computed=True)
-        self.note("unquoted_string")
-        return PythonValue(None, text, nearest=json_text(text))
-
-    def argument_follows(self, *, colon: bool) -> Steps[bool]:
-        """True if the comma at ``pos`` ends an unquoted argument: another one follows, or nothing that could belong to it."""
-        at = yield from self.source.run(1, BLANKS)
-        char = yield from self.source.char(at)
-        if not char or char in ")]}#*,'\"`<\\ \t\r\n":
-            return True
-        return (yield from self.argument_name_at(at, ":=" if colon else "="))
-
-
-class _BareText:
-    """Reads one unquoted text."""
-
-    def __init__(self, text: PythonBare, place: Place, depth: int, *, colon: bool, fresh: bool) -> None:
-        self.text = text
-        self.source = text.source
-        self.place = place
-        self.depth = depth
-        self.colon = colon
-        self.prose_shows = fresh and place is POSITION
-        self._closers: list[str] = []
-        self._last = "" if fresh else ")"
-        """The last word (its first characters), or the last other character."""
-        self._blank = False
-        self._count = 0
-
-    def read(self) -> Steps[int]:
-        """Read to the end of the text; return the offset behind its last character, without comments at its end."""
-        source = self.source
-        end = source.offset
-        while True:
-            char = yield from source.peek()
-            if not char:
-                if self.place.is_line and not self._closers:
-                    return source.offset
-                raise Truncated
-            if char in " \t\r":
-                self._run(_SPACE)
-                self._blank = True
-                continue
-            if char == "#" and self._blank and (yield from self.source.char(1)) in (" ", "\t", "#", "\n", ""):
-                yield from self.text.comment()
-                continue
-            if char == "\n":
-                if self.place.is_line and not self._closers:
-                    return end
-                if not self._closers and (yield from self._line_ends()):
-                    return end
-                source.pos += 1
-                self._blank = True
-                continue
-            if not self._closers and (yield from self._ends(char)):
-                return end
-            if _is_word(char):
-                if self._blank and not self._closers and _is_word(self._last) and (yield from self._argument_follows()):
-                    return end
-                self._word(char)
-            else:
-                yield from self._other(char)
-            self._blank = False
-            end = source.offset
-
-    def _run(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.source.buf, self.source.pos)
-        assert found is not None
-        self.source.pos = found.end()
-        return found.group()
-
-    def _argument_follows(self) -> Steps[bool]:
-        """True if the word at ``pos``, behind another word, is the next argument's name."""
-        if not self.place.in_call or not (yield from self.text.argument_name_at(0, ":=" if self.colon else "=")):
-            return False
-        self.text.note("missing_comma")
-        return True
-
-    def _word(self, char: str) -> None:
-        """Read a word, or its part that has arrived; raises NoMatch if it shows that the text is prose."""
-        if _is_word(self._last) and not self._blank:
-            self._last = (self._last + self._run(_WORD_RUN))[:8]
-            return
-        if not self._closers:
-            self._count += 1
-            two_words = char.islower() and self._last[:1].isalpha() and self._last not in _BEFORE_WORD
-            if self._count > _MAX_WORDS or (self.prose_shows and two_words):
+        value = part.value()
+        text = value.text
+        if text in _ELLIPSES or (part.separator == ":" and value.json is None and _ANNOTATION.match(text)):
+            raise NoMatch
+        if value.json is None and value.fields is None and not text.startswith("*"):
+            words = text.split()
+            is_prose = part.name is None and len(words) > 1 and words[0][:1].islower() and words[1][:1].islower()
+            if len(words) > _MAX_WORDS or is_prose:
                 raise NoMatch
-        self._last = self._run(_WORD_RUN)[:8]
+            self.note("unquoted_string")
+        elif value.json in ("true", "false", "null") and value.json == text:
+            self.note("foreign_constant")
+        return value
 
-    def _other(self, char: str) -> Steps[None]:
-        """Read a bracket, a string, or any other character."""
-        source = self.source
-        if char in "'\"" and self._opens_string():
-            yield from self.text.read_string([], char, KEY if self._closers else self.place)
-            self._last = ")"
-            return
-        source.pos += 1
-        self._last = char
-        if char in _CLOSER_OF:
-            self._closers.append(_CLOSER_OF[char])
-            if self.depth + len(self._closers) > MAX_DEPTH:
-                raise NoMatch
-        elif char in self._closers:
-            while self._closers.pop() != char:
-                pass
+    def _read(self, part: _Part, *, in_call: bool) -> Steps[str]:
+        """Read one argument and the comma or parenthesis behind it, which is returned; "" if something else ends it.
 
-    def _opens_string(self) -> bool:
-        """True if a quote opens a string: behind a word it is an apostrophe or an inch sign, unless the word is a prefix.
-
-        Behind a backslash it is literal.
-        """
-        if self._last == "\\" and not self._blank:
-            return False
-        return self._blank or not _is_word(self._last) or self._last.lower() in ("r", "b", "f", "u", "rb", "br", "rf", "fr")
-
-    def _ends(self, char: str) -> Steps[bool]:
-        """True if the text ends, outside of its own brackets, before ``char``."""
-        place = self.place
-        if char in ")]}":
-            return True
-        if char == "\\":
-            return (yield from self.source.char(1)) in CLOSERS
-        if char == ",":
-            return place is not KEYWORD or (yield from self.text.argument_follows(colon=self.colon))
-        if char in ":=" and place.is_key:
-            return char == ":" or (yield from self.source.char(1)) != "="
-        return char in "`~<[" and (yield from self.text.at_end())
-
-    def _line_ends(self) -> Steps[bool]:
-        """True if the text ends at the newline at ``pos`` because another argument follows; NoMatch if prose does."""
-        text = self.text
-        start = yield from self.source.run(0, BLANKS)
-        char = yield from self.source.char(start)
-        if not char or char in ")]},#`~" or char in _CONTINUES_VALUE or not (_is_word(self._last) or self._last in ")]}'\""):
-            return False
-        if self.place.in_call and (yield from text.argument_name_at(start, ":=" if self.colon else "=")):
-            text.note("missing_comma")
-            return True
-        end = yield from self.source.run(start, NAME)
-        if self.source.buf[self.source.pos + start : self.source.pos + end] in _CONTINUING_WORDS:
-            return False
-        raise NoMatch
-
-
-def _is_word(text: str) -> bool:
-    """True if a text begins like a word."""
-    return text[:1].isalnum() or text[:1] == "_"
-
-
-_CONSTRUCTORS = frozenset({"dict", "list", "tuple", "set"})
-_ELLIPSES = frozenset({"...", "…"})
-_ANNOTATION = re.compile(
-    r"(?:typing\.)?(?:str|int|float|bool|dict|list|tuple|set|bytes|object|string|integer|number|boolean|array|double|None"
-    r"|Any|Dict|List|Tuple|Set|Optional|Union|Literal|Sequence|Iterable|Callable)\b"
-)
-
-
-class PythonReader(PythonBare):
-    """Reads arguments and values from ``source``."""
-
-    def arguments(self) -> Steps[PythonArguments]:
-        """Read from the opening parenthesis at ``pos`` to behind the closing one; raises NoMatch, Truncated.
-
-        A fence, a marker or a bracket that belongs to the text around the call also ends the arguments, and is left to be read.
+        Without ``in_call``: one bracket or string.
         """
         source = self.source
-        source.pos += 1
-        arguments = PythonArguments()
-        while True:
-            char = yield from self.space()
-            if not char:
-                raise Truncated
-            if char == ")":
-                source.pos += 1
-                return arguments
-            if char in ",]}" or (yield from self.at_end()):
-                if not (arguments.positional or arguments.keywords):
-                    raise NoMatch
-                if char in "]}" and (yield from self._is_stray()):
+        self._limit = source.offset + _MAX_LENGTH
+        while in_call or part.is_blank or part.closers:
+            found = _PLAIN.match(source.buf, source.pos)
+            if found:
+                part.add(found.group())
+                source.pos = found.end()
+            self._check_length()
+            if source.pos >= len(source.buf):
+                if source.ended:
+                    raise Truncated
+                yield
+                continue
+            char = source.buf[source.pos]
+            if char in "`~<[" and (yield from self._at_end(char)):
+                self._close_all(part)
+                return ""
+            if char in "'\"":
+                yield from self._quote(part, char)
+            elif char == "\\":
+                yield from self._backslash(part)
+            elif char == "#":
+                yield from self._number_sign(part)
+            elif char in _CLOSER_OF:
+                self._open(part, char)
+            elif char in ")]}":
+                if not part.closers and char != ")":
+                    if not (yield from self._is_stray()):
+                        return ""
                     self.note("stray_bracket")
-                elif char == ",":
-                    self.note("stray_character")
-                else:
-                    self.note("unclosed_bracket")
-                    return arguments
+                    source.pos += 1
+                    continue
                 source.pos += 1
-                continue
-            yield from self._argument(arguments, char)
-            char = yield from self.space()
-            if char == ",":
+                if self._closes_call(part, char):
+                    return char
+            elif part.closers or char in "`~<":
+                part.add(char, " " if char == "\n" else None)
                 source.pos += 1
-            elif char and char not in ")]}" and not (yield from self.at_end()):
-                self.note("missing_comma")
+            elif char == ",":
+                source.pos += 1
+                return char
+            elif char == "\n":
+                yield from self._newline(part)
+            else:
+                yield from self._separator(part, char)
+                if part.next_name:
+                    return ","
+        return ""
 
-    def value(self) -> Steps[PythonValue]:
-        """Read the value that begins at ``pos``, and nothing behind it; unquoted text ends with its line or with the text."""
-        if not (yield from self.source.peek()):
-            raise Truncated
-        return (yield from self._value(LINE))
+    def _check_length(self) -> None:
+        """Raise MalformedCall at a place that the text alone decides if the argument is too long."""
+        if self.source.offset > self._limit:
+            self.source.rewind_to(self._limit)
+            raise MalformedCall
+
+    def _at_end(self, char: str) -> Steps[bool]:
+        """True if a fence or a marker that ends the block stands at ``pos``."""
+        if char in "`~":
+            return (yield from self.source.char(1)) == char == (yield from self.source.char(2))
+        return (yield from self.at_stop())
 
     def _is_stray(self) -> Steps[bool]:
         """True if the arguments continue behind the bracket at ``pos``, which closes nothing."""
-        after = yield from self.source.run(1, BLANKS)
-        char = yield from self.source.char(after)
-        if char == ",":
-            after = yield from self.source.run(after + 1, BLANKS)
-            return (yield from self.argument_name_at(after))
-        return char == ")"
+        at = yield from self.source.run(1, BLANKS)
+        char = yield from self.source.char(at)
+        if char != ",":
+            return char == ")"
+        return (yield from self._argument_at((yield from self.source.run(at + 1, BLANKS))))
 
-    def _argument(self, arguments: PythonArguments, char: str) -> Steps[None]:
-        """Read one argument in any of its forms."""
-        source = self.source
-        name, separator = yield from self._name(char)
-        if not separator:
-            spread = char == "*"
-            if spread:
-                if (yield from self.source.char(1)) != "*":
-                    raise NoMatch
-                source.pos += 2
-                yield from self.space()
-            value = yield from self._value(POSITION)
-            if spread:
-                if value.fields is None:
-                    arguments.spread.append(value)
-                else:
-                    arguments.keywords |= value.fields
-                return
-            separator = source.buf[source.pos : source.pos + 1]
-            if separator not in (":", "=") or (value.json or "")[:1] != '"':
-                if value.text in _ELLIPSES:
-                    raise NoMatch
-                arguments.positional.append(value)
-                return
-            name = as_key(value)
-            source.pos += 1
-        colon = separator == ":"
-        if colon:
-            self.note("foreign_separator")
-        # a number sign directly behind the separator belongs to the value (a colour) and is not a comment
-        while (yield from source.peek()) in (" ", "\t"):
-            source.pos += 1
-        if (yield from source.peek()) != "#" or (yield from self.source.char(1)) in (" ", "#", "\n"):
-            yield from self.space()
-        value = yield from self._value(KEYWORD, colon=colon)
-        if value.text in _ELLIPSES or (colon and value.json is None and _ANNOTATION.match(value.text)):
-            raise NoMatch  # a template, a signature
-        arguments.keywords[name] = value
+    def _open(self, part: _Part, char: str) -> None:
+        self.source.pos += 1
+        part.add(char)
+        part.closers.append(_CLOSER_OF[char])
+        if len(part.closers) > MAX_DEPTH:
+            raise NoMatch
 
-    def _name(self, char: str) -> Steps[tuple[str, str]]:
-        """Read a name and its separator; return "" for both, with nothing read, if another kind of argument follows."""
-        if not (char.isalpha() or char in "_\\"):
-            return "", ""
-        source = self.source
-        size = yield from self.source.run(0, NAME)
-        end = yield from self.source.run(size, BLANKS)
-        separator = yield from self.source.char(end)
-        following = (yield from self.source.char(end + 1)) if separator in (":", "=") else ""
-        name = source.buf[source.pos : source.pos + size].replace("\\", "")
-        is_value = separator == ":" and (following in ("/", "\\") or name == "lambda")  # an address, a path, a function
-        if separator not in (":", "=") or following == "=" or is_value:
-            return "", ""
-        source.pos += end + 1
-        return name, separator
-
-    def _value(self, place: Place, *, colon: bool = False) -> Steps[PythonValue]:
-        """Read one value and, except on a line of its own, the white space behind it."""
-        source = self.source
-        start = source.offset
-        stack: list[OpenBracket] = []
-        while True:
-            value, begin = yield from self._first_part(stack, place, colon=colon)
-            while value is not None:
-                value, end = yield from self._complete(value, begin, stack, place, colon=colon)
-                if not stack:
-                    return value if value.text else replace(value, text=source.since(start)[: end - start])
-                value, begin = yield from self._add_to_stack(stack, value, begin, end)
-
-    def _first_part(self, stack: list[OpenBracket], place: Place, *, colon: bool) -> Steps[tuple[PythonValue | None, int]]:
-        """Read a string, an unquoted text, or the end of an open bracket; return the value and its offset.
-
-        Return None if a bracket was opened, or a comma stood in place of a value.
-        """
-        source = self.source
-        char = (yield from self.space()) if stack else (yield from source.peek())
-        if not char:
-            raise Truncated
-        if stack and (char in ",)]}" or (yield from self.at_end())):
-            frame = stack[-1]
-            if frame.key is not None:
-                self.note("missing_value")
-                frame.add(NULL)
-            elif char == ",":
-                self.note("stray_character")
-            if char != ",":
-                return self._close(stack, char)
-            source.pos += 1
-            return None, 0
-        begin = source.offset
-        bracket = yield from self._bracket(char)
-        if bracket:
-            source.pos += len(bracket)
-            stack.append(OpenBracket(bracket, begin))
-            if len(stack) > MAX_DEPTH:
-                raise NoMatch
-            return None, 0
-        where = stack[-1].place if stack else place
-        opener = yield from self.opener()
-        if opener:
-            return (yield from self._strings(opener, where)), begin
-        return (yield from self.bare(begin, where, len(stack), colon=colon)), begin
-
-    def _bracket(self, char: str) -> Steps[str]:
-        """Return the bracket at ``pos``, or a constructor's name and its parenthesis; "" if there is none."""
-        if char in "[({":
-            return char
-        if char in "dlts":
-            size = yield from self.source.run(0, NAME)
-            name = self.source.buf[self.source.pos : self.source.pos + size]
-            if name in _CONSTRUCTORS and (yield from self.source.char(size)) == "(":
-                return name + "("
-        return ""
-
-    def _strings(self, opener: str, place: Place) -> Steps[PythonValue]:
-        """Read a string and those joined to it, by adjacency or a plus sign."""
-        source = self.source
-        sink = ['"']
-        while opener:
-            yield from self.read_string(sink, opener, place)
-            if place is LINE:
-                break
-            if (yield from self.space()) == "+":
-                source.pos += 1
-                yield from self.space()
-            opener = yield from self.opener()
-        sink.append('"')
-        return PythonValue("".join(sink))
-
-    def _complete(
-        self, value: PythonValue, begin: int, stack: list[OpenBracket], place: Place, *, colon: bool
-    ) -> Steps[tuple[PythonValue, int]]:
-        """Return the complete value that began at ``begin``, and its end.
-
-        If what follows does not end a value, the value was only the beginning of an expression, which is read too.
-        """
-        source = self.source
-        end = source.offset
-        if not stack and place is LINE:
-            return value, end
-        where = stack[-1].place if stack else place
-        char = yield from self.space()
-        if not char:
-            raise Truncated
-        is_string = (value.json or "")[:1] == '"'
-        if is_string and char == "," and where is KEYWORD:
-            after = yield from self.source.run(1, BLANKS)
-            following = yield from self.source.char(after)
-            if following.isalpha() and not (yield from self.argument_follows(colon=colon)):
-                rest = yield from self.bare(source.offset, where, 0, colon=colon)
-                joined = str(json.loads(value.json or "")) + unescaped(rest.text)
-                return PythonValue(json_text(joined)), source.offset
-        elif not (yield from self._ends_value(char, where, is_string=is_string)):
-            value = yield from self.bare(begin, where, len(stack), colon=colon)
-        return value, end
-
-    def _ends_value(self, char: str, place: Place, *, is_string: bool) -> Steps[bool]:
-        """True if ``char``, which follows a value, ends it."""
-        if char in ",)]}":
-            return True
-        if char in ":=" and (place.is_key or (place is POSITION and is_string)):
-            return char == ":" or (yield from self.source.char(1)) != "="
-        return (yield from self.at_end()) or (place.in_call and (yield from self.argument_name_at(0, ":=")))
-
-    def _add_to_stack(
-        self, stack: list[OpenBracket], value: PythonValue, begin: int, end: int
-    ) -> Steps[tuple[PythonValue | None, int]]:
-        """Add a complete value to the brackets around it; if these close, return their value and offset, else None."""
-        source, frame = self.source, stack[-1]
-        char = source.buf[source.pos]
-        if char in ":=" and frame.place.is_key:
-            frame.key = as_key(value)
-        else:
-            if frame.key is not None and len(stack) == 1 and not value.text:
-                value = replace(value, text=source.since(begin)[: end - begin])
-            elif frame.key is None and frame.fields:
-                self.note("missing_value")
-            frame.add(value)
-            if char in ")]}" or (yield from self.at_end()):
-                return self._close(stack, char)
-            frame.comma = True
-        source.pos += 1
-        return None, 0
-
-    def _close(self, stack: list[OpenBracket], char: str) -> tuple[PythonValue, int]:
-        """Close the brackets that ``char`` closes: all if it belongs to the text around the value, one if it is a mistake."""
-        place = next((place for place, frame in enumerate(reversed(stack)) if frame.closer == char), -1)
-        count = place + 1 or (1 if char in "]}" else len(stack))
-        if place != 0:
+    def _closes_call(self, part: _Part, char: str) -> bool:
+        """Close the brackets that ``char`` closes: those left open inside, or one if it is a mistake. True: it is the call's."""
+        if char not in part.closers:
+            if char == ")":
+                self._close_all(part)
+                return True
             self.note("unclosed_bracket")
-        if place >= 0 or char in "]}":
-            self.source.pos += 1
+            part.add(part.closers.pop())
+            return False
+        while (closer := part.closers.pop()) != char:
+            self.note("unclosed_bracket")
+            part.add(closer)
+        part.add(char)
+        return False
+
+    def _close_all(self, part: _Part) -> None:
+        while part.closers:
+            self.note("unclosed_bracket")
+            part.add(part.closers.pop())
+
+    def _number_sign(self, part: _Part) -> Steps[None]:
+        """Read a comment to the end of its line, or a number sign in a value."""
+        source = self.source
+        in_value = not part.is_blank or (part.name is not None and not part.closers)
+        begins_word = (yield from source.char(1)) not in (" ", "\t", "#", "\n", "")
+        if in_value and (begins_word or part.last not in " \t\n,[{("):
+            part.add("#")
+            source.pos += 1
+            return
+        self.note("comment")
         while True:
-            frame = stack.pop()
-            value = frame.value()
-            count -= 1
-            if not count:
-                return value, frame.begin
-            stack[-1].add(value)
+            end = source.buf.find("\n", source.pos)
+            source.pos = end if end >= 0 else len(source.buf)
+            if end >= 0 or source.ended:
+                return
+            yield
+
+    def _newline(self, part: _Part) -> Steps[None]:
+        """Read a line break; words behind words are prose, unless they are the next argument's name."""
+        source = self.source
+        part.add("\n", " ")
+        at = yield from source.run(1, BLANKS)
+        char = yield from source.char(at)
+        before = part.tail.rstrip()[-1:]
+        if before and before not in _OPERATORS and (char.isalnum() or char == "_"):
+            is_string = (yield from source.run(at, _PREFIX_AND_QUOTE)) > at
+            if not is_string and not (yield from self._argument_at(at)):
+                raise NoMatch
+        source.pos += 1
+
+    def _argument_at(self, at: int) -> Steps[bool]:
+        """True if an argument's name and its separator stand ``at`` places behind ``pos``."""
+        source = self.source
+        first = yield from source.char(at)
+        if not (first.isalpha() or first in ("_", "\\")):
+            return False
+        end = yield from source.run(at, NAME)
+        end = yield from source.run(end, BLANKS)
+        return (yield from source.char(end)) == "=" != (yield from source.char(end + 1))
+
+    def _separator(self, part: _Part, char: str) -> Steps[None]:
+        """Read an equals sign or a colon: behind a name, in a value, or behind the next name if a comma was left out."""
+        source = self.source
+        following = yield from source.char(1)
+        source.pos += 1
+        if char == "=" and (following == "=" or part.last in "<>!="):
+            part.add(char)
+            return
+        word = part.only_string if part.only_string is not None else part.tail.strip().replace("\\", "")
+        is_name = part.only_string is not None or _WORD.fullmatch(word) is not None
+        if part.name is None and is_name and not (char == ":" and (following in ("/", "\\") or word == "lambda")):
+            if char == ":":
+                self.note("foreign_separator")
+            part.begin_value(unescaped(word), char)
+            yield from source.space(" \t")
+        elif char == "=" and (words := _LAST_WORD.fullmatch(part.tail)):
+            self.note("missing_comma")
+            part.next_name = unescaped(words[2])
+            part.code = ["".join(part.code).rstrip().removesuffix(words[2])]
+            part.text = [part.written.removesuffix(words[2])]
+        else:
+            part.add(char)
+
+    def _backslash(self, part: _Part) -> Steps[None]:
+        """Read a backslash: before a quote (one that opens a string), or as Markdown writes it before brackets and asterisks."""
+        source = self.source
+        count = 1
+        while (char := (yield from source.char(count))) == "\\" and count < 3:
+            count += 1
+        if char in ("'", '"'):
+            source.pos += count + 1
+            if part.last.isalnum():
+                part.add(char)
+            else:
+                yield from self._string(part, "\\" * count + char)
+        elif char and char in "_*[](){}\n":
+            source.pos += 1
+            if char in "_*":
+                source.pos += 1
+                part.add(char)
+        else:
+            source.pos += 1
+            part.add("\\")
+
+    def _quote(self, part: _Part, quote: str) -> Steps[None]:
+        """Read a string, or a quote that is an apostrophe or an inch sign because it stands behind a word."""
+        source = self.source
+        prefix = part.take_prefix() if part.last.isalpha() else ""
+        source.pos += 1
+        if part.last.isalnum() and not prefix:
+            part.add(quote)
+            return
+        is_triple = (yield from source.char(0)) == quote and (yield from source.char(1)) == quote
+        mark = quote * 3 if is_triple else quote
+        source.pos += len(mark) - 1
+        yield from self._string(part, mark, raw="r" in prefix.lower())
+
+    def _string(self, part: _Part, mark: str, *, raw: bool = False) -> Steps[None]:
+        """Read a string behind its opening mark, which also closes it."""
+        begin = self.source.offset
+        try:
+            body, repaired = yield from self._inside(part, mark)
+        except (MalformedCall, Truncated):
+            self._raise_at_stop(begin)
+            raise
+        if repaired:
+            self._raise_at_stop(begin)
+        part.add_string(mark + body + mark, body if raw else _unescaped_string(body))
+
+    def _raise_at_stop(self, begin: int) -> None:
+        """Raise MalformedCall if one of ``stops`` was read since ``begin``."""
+        if self.stops is not None and (found := self.stops.find(self.source.since(begin))) is not None:
+            self.source.rewind_to(begin + found)
+            raise MalformedCall
+
+    def _inside(self, part: _Part, mark: str) -> Steps[tuple[str, bool]]:
+        """Read a string up to its closing ``mark``; return its inside, and whether it has quotes that were not escaped.
+
+        Such a quote behind a parameter's name and an equals sign shows that the string was never closed: MalformedCall.
+        """
+        source, quote = self.source, mark[-1]
+        inside = _IN_STRING[quote]
+        pieces: list[str] = []
+        tail = ""
+        repaired = False
+        while True:
+            found = inside.match(source.buf, source.pos)
+            if found:
+                pieces.append(found.group())
+                tail = (tail + found.group())[-_MAX_NAME:]
+                source.pos = found.end()
+            self._check_length()
+            if source.pos >= len(source.buf):
+                if source.ended:
+                    raise Truncated
+                yield
+                continue
+            char = source.buf[source.pos]
+            if char == mark[0] and (yield from source.ahead(len(mark))) == mark:
+                closes = len(mark) > 1 or (yield from self._closes(part, quote, repaired=repaired))
+                if closes:
+                    source.pos += len(mark)
+                    return "".join(pieces), repaired
+                assigned = None if part.closers else _ASSIGNED.search(tail)
+                if assigned and (assigned[1] or assigned[2] in self.keys):
+                    raise MalformedCall
+                repaired = True
+                self.note("unescaped_quote")
+            if char == "\\" and not (yield from source.char(1)):
+                raise Truncated
+            size = 2 if char == "\\" else 1
+            pieces.append(source.buf[source.pos : source.pos + size])
+            tail = (tail + pieces[-1])[-_MAX_NAME:]
+            source.pos += size
+
+    def _closes(self, part: _Part, quote: str, *, repaired: bool) -> Steps[bool]:
+        """True if the quote at ``pos`` ends its string, by what follows: before a word it is an apostrophe or was not escaped.
+
+        ``repaired``: another such quote in the string did not end it.
+        """
+        source = self.source
+        after = yield from source.run(1, BLANKS)
+        char = yield from source.char(after)
+        blank = after > 1
+        if not char or char in _ENDS_STRING:
+            return not (repaired and char in _CLOSERS and (yield from self._in_quoted_code(after, quote)))
+        if char in ":=":
+            return part.closers[-1:] == ["}"] or (not part.closers and part.name is None)
+        following = yield from source.char(after + 1)
+        if char in "'\"#":
+            return blank
+        if char == "(":
+            return not blank
+        if char in "%*":
+            return blank and following in (" ", "(")
+        if char == "\\":
+            return following in _CLOSERS
+        if char == ".":
+            return not blank and following.isalpha()
+        if not blank:
+            return False
+        if (yield from source.run(after, _PREFIX_AND_QUOTE)) > after:
+            return True
+        return not part.closers and (yield from self._argument_at(after))
+
+    def _in_quoted_code(self, at: int, quote: str) -> Steps[bool]:
+        """True if the brackets from ``at`` on belong to code that the string quotes: ``'python -c "f(g('a'))"')``.
+
+        Then the other quote follows them, and this string ends behind it.
+        """
+        end = yield from self.source.run(at, _BRACKETS)
+        other = yield from self.source.char(end)
+        if other not in ("'", '"') or other == quote or (yield from self.source.char(end + 1)) != quote:
+            return False
+        after = yield from self.source.run(end + 2, BLANKS)
+        return (yield from self.source.char(after)) in _BEHIND_STRING
+
+
+def _is_words(part: _Part) -> bool:
+    """True if a part is words without quotes, or behind a string."""
+    code = "".join(part.code).strip()
+    return part.only_string is None and not part.closers and not code.startswith(("[", "(", "{", "'", '"', "*"))
+
+
+def _unescaped_string(body: str) -> str:
+    """Return the text of a string's inside; a backslash that escapes nothing stays."""
+    return _ESCAPE.sub(_unescape, body) if "\\" in body else body
+
+
+def _unescape(found: re.Match[str]) -> str:
+    octal, two, four, eight, newline, char = found.groups()
+    if octal:
+        return chr(int(octal, 8))
+    if digits := two or four or eight:
+        return chr(int(digits, 16))
+    if newline:
+        return ""
+    return "\\" if char is None else _ESCAPES.get(char, char)

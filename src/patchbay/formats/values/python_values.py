@@ -1,45 +1,67 @@
-"""Values and arguments of a Python call, and their JSON by the tool's schema."""
+"""Complete Python values and arguments to JSON: by ``ast``, and by the tool's schema where they are not literals."""
 
 from __future__ import annotations
 
+import ast
 import json
 import keyword
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from patchbay.formats.source import NoMatch
-from patchbay.formats.values.json_strict import json_text
-from patchbay.formats.values.python_text import amount_json
+from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_text
 from patchbay.formats.values.tool_names import ToolTypes
 
-_WORD = re.compile(r"[^\W\d][\w ,-]*")
-_F_STRING = re.compile(r"[fF]['\"]")
-_JSON_DUMPS = re.compile(r"json\.dumps\((\w+)\)")
+_CONSTANTS = {**PYTHON_WORDS, **{word: word for word in JSON_WORDS}}
+_LONG_INTEGER = re.compile(r"[+-]?[1-9][0-9_]*[0-9]")
+_NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
+_MAX_NUMBER = 64
+_WARNED = re.compile(r"[0-9](?:and|else|for|if|in|is|not|or)\b")
+"""What Python's parser warns about, in code whose strings have no invalid escapes."""
+_CONSTRUCTORS = {"dict": "{", "list": "[", "tuple": "[", "set": "["}
 _ESCAPED = re.compile(r"""\\(?=[_*'"])""")
 _DIGITS = frozenset("-0123456789")
-_NAMES = re.compile(r"[^\W\d]\w*")
 _WRAPPERS = frozenset({"arguments", "parameters", "args", "kwargs", "params", "input"})
+
+
+def constant_json(text: str) -> str | None:
+    """Return JSON for Python's and JSON's constants, or None."""
+    return _CONSTANTS.get(text)
+
+
+def number_of(text: str) -> str | None:
+    """Return JSON for a number that Python reads (``1_000``, ``.5``, ``0x1f``, ``+5``), or None. JSON stays unchanged."""
+    if JSON_NUMBER.fullmatch(text):
+        return text if JSON_INTEGER.fullmatch(text) or math.isfinite(float(text)) else None
+    if _LONG_INTEGER.fullmatch(text):
+        return None if "__" in text else text.lstrip("+").replace("_", "")
+    if len(text) > _MAX_NUMBER or not text.isascii() or not _NUMBER_START.match(text):
+        return None
+    try:
+        return repr(int(text, 0))
+    except ValueError:
+        pass
+    try:
+        value = float(text) if set(text) & set(".eE") else math.inf
+    except ValueError:
+        return None
+    return repr(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
 class PythonValue:
     """A value. ``json``: its JSON, None if it is not a literal (a name, a call, words). ``text``: as it was written.
 
-    ``nearest``: JSON that the schema may prefer to the text: a list or dict with bare words, each taken as a string.
-    ``computed``:
-    ``json`` is the result of arithmetic. ``fields``: a dict's values by key. Inside of another value, except directly in a dict,
-    ``text`` may be missing.
+    ``nearest``: JSON that the schema may prefer to the text: a list or dict whose other parts are taken as strings.
+    ``fields``: a dict's values by key.
     """
 
     json: str | None
     text: str = ""
     nearest: str | None = None
-    computed: bool = False
     fields: dict[str, PythonValue] | None = None
-
-
-NULL = PythonValue("null")
 
 
 @dataclass(slots=True)
@@ -48,19 +70,90 @@ class PythonArguments:
 
     positional: list[PythonValue] = field(default_factory=list)
     keywords: dict[str, PythonValue] = field(default_factory=dict)
-    spread: list[PythonValue] = field(default_factory=list)
-    """Arguments behind two asterisks that are not dicts: names."""
 
 
-def array_of(items: list[PythonValue]) -> PythonValue:
-    """Return a list of values."""
-    nearest = _joined([item.json or item.nearest for item in items])
+def value_of_code(code: str, text: str) -> PythonValue:
+    """Return the value of an expression on one line, whose strings are ASCII. ``text``: as it was written.
+
+    Code that Python cannot parse is words.
+    """
+    plain = constant_json(code) or number_of(code)
+    if plain is not None:
+        return PythonValue(plain, text)
+    node = _parsed(code)
+    if node is None:
+        return PythonValue(None, text, json_text(text))
+    return replace(value_of_node(node, code.encode()), text=text)
+
+
+def _parsed(code: str) -> ast.expr | None:
+    if _WARNED.search(code):
+        return None
+    try:
+        return ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def value_of_node(node: ast.expr, code: bytes, names: Mapping[str, PythonValue | None] | None = None) -> PythonValue:
+    """Return the value of a node of ``code``. ``names``: values of variables, None for an unknown one, which raises NoMatch."""
+    written = _segment(node, code)
+    match node:
+        case ast.Constant(value=str(text)):
+            return PythonValue(json_text(text), written)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return _array(value_of_node(item, code, names) for item in items)
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            named = [_key(value_of_node(key, code)) for key in keys if key is not None]
+            return _object(dict(zip(named, (value_of_node(value, code, names) for value in values), strict=True)))
+        case ast.Call(func=ast.Name(id=constructor), args=args, keywords=keywords) if constructor in _CONSTRUCTORS:
+            return _constructed(constructor, args, keywords, code, names)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = [value_of_node(each, code, names).json or "" for each in (left, right)]
+            if all(part.startswith('"') for part in parts):
+                return PythonValue(json_text("".join(map(json.loads, parts))), written)
+        case ast.Name(id=name) if names is not None and name in names:
+            found = names[name]
+            if found is None:
+                raise NoMatch
+            return found
+    if names and not names.keys().isdisjoint(each.id for each in ast.walk(node) if isinstance(each, ast.Name)):
+        raise NoMatch
+    return PythonValue(constant_json(written) or number_of(written), written, json_text(written))
+
+
+def _segment(node: ast.expr, code: bytes) -> str:
+    if node.lineno != node.end_lineno:
+        return ast.unparse(node)
+    line = code.split(b"\n")[node.lineno - 1] if b"\n" in code else code
+    return line[node.col_offset : node.end_col_offset].decode(errors="replace")
+
+
+def _constructed(
+    constructor: str,
+    args: list[ast.expr],
+    keywords: list[ast.keyword],
+    code: bytes,
+    names: Mapping[str, PythonValue | None] | None,
+) -> PythonValue:
+    """Return the value of ``dict(a=1)``, ``list([1])``, ``set()``."""
+    opener = _CONSTRUCTORS[constructor]
+    if opener == "{" and not args and all(keyword.arg for keyword in keywords):
+        return _object({keyword.arg or "": value_of_node(keyword.value, code, names) for keyword in keywords})
+    if not args and not keywords:
+        return PythonValue("[]")
+    value = value_of_node(args[0], code, names) if len(args) == 1 and not keywords else PythonValue(None)
+    return value if (value.json or "").startswith(opener) else PythonValue(None)
+
+
+def _array(items: Iterable[PythonValue]) -> PythonValue:
+    values = list(items)
+    nearest = _joined([item.json or item.nearest for item in values])
     written = f"[{nearest}]" if nearest is not None else None
-    return PythonValue(written if all(item.json is not None for item in items) else None, nearest=written)
+    return PythonValue(written if all(item.json is not None for item in values) else None, nearest=written)
 
 
-def object_of(fields: dict[str, PythonValue]) -> PythonValue:
-    """Return a dict of values by key."""
+def _object(fields: dict[str, PythonValue]) -> PythonValue:
     values = [value.json or value.nearest for value in fields.values()]
     nearest = _joined([value and f"{json_text(key)}: {value}" for key, value in zip(fields, values, strict=True)])
     written = f"{{{nearest}}}" if nearest is not None else None
@@ -73,13 +166,10 @@ def _joined(parts: list[str | None]) -> str | None:
     return ", ".join(known) if len(known) == len(parts) else None
 
 
-def as_key(value: PythonValue) -> str:
+def _key(value: PythonValue) -> str:
     """Return a value as an object's key: a string's text, a word, or the JSON of anything else."""
     written = value.json or value.nearest or ""
-    if not written.startswith('"'):
-        return written
-    text = str(json.loads(written))
-    return unescaped(text) if value.json is None else text
+    return str(json.loads(written)) if written.startswith('"') else written
 
 
 def unescaped(text: str) -> str:
@@ -91,15 +181,12 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
     """Return the arguments as a JSON object, by the tool's schema.
 
     Positional values take the schema's parameters in order. A dict as the only one, or under a name like ``params``, holds the
-    arguments. None is Python's way to omit a parameter: it is left out unless the schema allows null. If words stand without
-    quotes, values have no types of their own, and the schema types them all. Raises NoMatch if positional values have no
-    parameter to go to, or are the parameters' own names: a signature.
+    arguments. None is Python's way to omit a parameter: it is left out unless the schema allows null. Raises NoMatch if
+    positional values have no parameter to go to, or are the parameters' own names: a signature.
     """
     keys = types.keys
     known = frozenset(keys or ())
     positional, named = arguments.positional, arguments.keywords
-    if arguments.spread:
-        raise NoMatch
     if len(positional) == 1 and (fields := _as_arguments(positional[0], types)) is not None:
         positional, named = [], fields | named
     elif len(named) == 1 and not positional:
@@ -115,44 +202,7 @@ def arguments_json(arguments: PythonArguments, types: ToolTypes) -> str:
     given = dict(zip(free, positional, strict=False)) | named
     if known:
         given = {key: value for key, value in given.items() if value.json != "null" or types.takes_null(key)}
-    words = [value.text for value in given.values() if value.json is None and _WORD.fullmatch(value.text)]
-    untyped = bool(words)
-    # a name alone may be a variable's, and beside strings in quotes it is one
-    unquoted = (len(words) > 1 or "," in "".join(words)) and not any(
-        (value.json or "").startswith('"') for value in given.values()
-    )
-    members = (
-        f"{json_text(key)}: {(unquoted and _words_as_list(key, value, types)) or _typed(key, value, types, untyped=untyped)}"
-        for key, value in given.items()
-    )
-    return "{" + ", ".join(members) + "}"
-
-
-def substitute(arguments: PythonArguments, variables: Mapping[str, PythonValue | None]) -> PythonArguments:
-    """Replace variables by their values; raises NoMatch if a value is unknown."""
-    keywords = {key: _value_of(value, variables) for key, value in arguments.keywords.items()}
-    spread: list[PythonValue] = []
-    for value in arguments.spread:
-        found = _value_of(value, variables)
-        if found.fields is None:
-            raise NoMatch
-        keywords |= found.fields
-    return PythonArguments([_value_of(value, variables) for value in arguments.positional], keywords, spread)
-
-
-def _value_of(value: PythonValue, variables: Mapping[str, PythonValue | None]) -> PythonValue:
-    """Return a value, or the value of the variable that it names."""
-    if value.fields and value.json is None:
-        return object_of({key: _value_of(item, variables) for key, item in value.fields.items()})
-    if value.json is not None:
-        if _F_STRING.match(value.text) and not variables.keys().isdisjoint(_NAMES.findall(value.text)):
-            raise NoMatch
-        return value
-    dumped = _JSON_DUMPS.fullmatch(value.text)
-    found = variables.get(dumped.group(1) if dumped else value.text)
-    if found is None and not variables.keys().isdisjoint(_NAMES.findall(value.text or value.nearest or "")):
-        raise NoMatch
-    return found or value
+    return "{" + ", ".join(f"{json_text(key)}: {_typed(key, value, types)}" for key, value in given.items()) + "}"
 
 
 def _as_arguments(value: PythonValue, types: ToolTypes) -> dict[str, PythonValue] | None:
@@ -171,31 +221,16 @@ def _parameter_name(name: str, known: frozenset[str]) -> str:
     return next((own for own in (bare, f"_{bare}", f"{bare}_") if own in known), name)
 
 
-def _words_as_list(key: str, value: PythonValue, types: ToolTypes) -> str:
-    """Return bare words as the list of texts that the schema wants, "" if it wants none."""
-    if value.json is not None or not _WORD.fullmatch(value.text) or not types.is_text_list(key):
-        return ""
-    return f"[{', '.join(json_text(unescaped(word.strip())) for word in value.text.split(',') if word.strip())}]"
-
-
-def _typed(key: str, value: PythonValue, types: ToolTypes, *, untyped: bool) -> str:
-    known = key in (types.keys or ())
-    if known and value.json is not None and types.is_text(key) and value.json[:1] not in ('"', "[", "{"):
-        if untyped:
-            return types.json(key, value.json)
-        if value.json[:1] in _DIGITS and not value.computed and types.wants_text(key):
+def _typed(key: str, value: PythonValue, types: ToolTypes) -> str:
+    """Return a literal as it is, unless the schema wants a number's digits as a text; anything else typed by the schema."""
+    if value.json is not None:
+        if value.json[:1] in _DIGITS and key in (types.keys or ()) and types.wants_text(key):
             return json_text(value.text.strip() or value.json)
-    if value.json is not None and not value.computed:
         if value.json.startswith("[") and '"' in value.json and types.is_number_list(key):
             return types.json(key, value.json)
         return types.decoded(key, value.json) if value.json.startswith('"') else value.json
-    if value.json is not None and not known:
-        return value.json
-    nearest = value.json or value.nearest
-    if nearest is None or nearest.startswith('"'):
-        nearest = amount_json(value.text)
-    if nearest is not None:
-        typed = types.json(key, nearest)
+    if value.nearest is not None and not value.nearest.startswith('"'):
+        typed = types.json(key, value.nearest)
         if not typed.startswith('"'):
             return typed
     return types.json(key, unescaped(value.text))

@@ -96,11 +96,6 @@ class ToolTypes:
         expected = self._expected.member(key)
         return expected.names_types and expected.types == TEXT
 
-    def is_text_list(self, key: str) -> bool:
-        """True if the value is a list of strings."""
-        expected = self._expected.member(key)
-        return expected.types == LIST and not expected.element(0).says_nothing and expected.element(0).types == TEXT
-
     def is_number_list(self, key: str) -> bool:
         """True if the value is a list of numbers."""
         expected = self._expected.member(key)
