@@ -18,7 +18,7 @@ from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.context import ToolContext
-from tools_server.rig import BOUND, Server, calling_back, json_response, poll_until, serving
+from tools_server.rig import BOUND, Server, poll_until, serving
 
 TOOLS = (add, wrong_sum, files, answer_the_user, step_by_step)
 
@@ -210,20 +210,6 @@ def test_hidden_tool_is_not_listed_and_its_call_reports_when_it_returns(server: 
     assert (True, "tool_hidden", "no") == (refused.is_error, refused.meta["patchbay/code"], refused.meta["patchbay/ran"])
     assert "when that takes connections again" in only_text(refused)
     server.app.registry.clear("elsewhere", inside=True)
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_plugin_tool_is_called_over_mcp(era: str) -> None:
-    with serving(("ann",)) as server, calling_back(json_response({"output": {"city": "Rome"}})) as callback:
-        server.register("look", callback.url, title="Look", output_schema={"type": "object", "required": ["city"]})
-
-        async def ask() -> Any:
-            async with connected(server.port, era) as client:
-                return (await client.list_tools()).tools[0], await client.call_tool("look", {"at": "Rome"})
-
-        listed, done = run(ask())
-        assert ("Look", {"type": "object", "required": ["city"]}) == (listed.title, listed.output_schema)
-        assert ({"city": "Rome"}, {"at": "Rome"}) == (done.structured_content, callback.calls[0].json["arguments"])
 
 
 def test_a_server_that_stops_ends_open_streams_and_does_not_wait_for_them() -> None:

@@ -56,7 +56,7 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    with serving("--token-file", str(token)) as child, calling_back(json_response({"output": "sunny"})) as callback:
+    with serving("--token-file", str(token)) as child, calling_back(json_response({"output": {"sky": "clear"}})) as callback:
         port = port_of(child)
         shown = {"authorization": f"Bearer {TOKEN}"}
         for status, code, headers in [
@@ -76,14 +76,18 @@ def test_mcp_endpoint_has_the_access_rules_of_the_api(tmp_path: Path) -> None:
         status, body = ask(port, **shown, origin="http://localhost:3000", mcp_method="server/discover  ")
         assert (200, ["2026-07-28"]) == (status, body["result"]["supportedVersions"])
 
-        tool = {"name": "weather", "callback_url": callback.url}
+        returned = {"type": "object", "required": ["sky"]}
+        tool = {"name": "weather", "callback_url": callback.url, "title": "Weather", "output_schema": returned}
         assert 200 == ask(port, tool, path="/api/tools/register", **shown)[0]
 
-        async def call(era: str) -> str:
+        async def call(era: str) -> tuple[str, Any, Any]:
             async with connected(port, era, token=TOKEN) as client:
-                return (await client.call_tool("weather", {})).content[0].text
+                (listed,) = (await client.list_tools()).tools
+                called = await client.call_tool("weather", {"at": "Rome"})
+                return listed.title, listed.output_schema, called.structured_content
 
-        assert ["sunny"] * len(ERAS) == [run(call(era)) for era in ERAS]
+        assert [("Weather", returned, {"sky": "clear"})] * len(ERAS) == [run(call(era)) for era in ERAS]
+        assert {"at": "Rome"} == callback.calls[0].json["arguments"]
 
 
 def test_a_stream_cannot_be_resumed() -> None:
