@@ -189,7 +189,7 @@ def serve(
     realtime = _realtime_settings(values)
     warnings: list[str] = []
     if realtime is not None:
-        from patchbay.server.live_sessions.app import key_problem
+        from patchbay.server.live_sessions.factory import key_problem
 
         warnings.append(key_problem(realtime))
     proxied = _proxy_settings(values, upstream, host, port) if upstream else None

@@ -79,22 +79,6 @@ async def test_one_reader_at_a_time_and_the_next_resumes():
     assert waiting.cancelled()
 
 
-async def test_reader_that_lost_its_event_to_another_waits_for_the_next():
-    feed = EventQueue(10)
-    feed.open()
-    first, second = asyncio.ensure_future(anext(feed.read())), feed.read()
-    await asyncio.sleep(0)
-    feed.put(InterruptedEvent())
-    assert InterruptedEvent() == await anext(second)  # before the first one has its moment
-    waiting = asyncio.ensure_future(anext(second))
-    await asyncio.sleep(0)
-    feed.put(ConnectionEvent("open"))
-    assert {ConnectionEvent("open"), ConfigurationError} == {
-        type(each) if isinstance(each, ConfigurationError) else each
-        for each in await asyncio.gather(first, waiting, return_exceptions=True)
-    }
-
-
 async def test_closed_reader_reads_and_consumes_nothing():
     feed = EventQueue(10)
     feed.put(InterruptedEvent())
@@ -118,20 +102,6 @@ async def test_waiting_events_are_taken_without_blocking_and_none_is_not_the_end
     assert ConnectionEvent("closed") == events.now()
     assert events.now() is None
     assert not await events.wait()
-
-
-async def test_waiting_for_an_event_does_not_consume_it():
-    feed = EventQueue(10)
-    feed.open()
-    events = feed.read()
-    waiting = asyncio.ensure_future(events.wait())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    feed.put(InterruptedEvent())
-    waiting.cancel()  # it was woken, and has not come to it yet
-    await asyncio.wait([waiting])
-    assert await events.wait()
-    assert InterruptedEvent() == events.now()
 
 
 async def test_wake_ends_a_wait_but_not_a_read():

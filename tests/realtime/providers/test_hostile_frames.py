@@ -138,12 +138,6 @@ def test_deeply_nested_frames_are_read(provider):
     assert_is_good(one.read(dict.fromkeys(GEMINIS, bottomless)))
 
 
-@pytest.mark.parametrize("provider", ALL)
-def test_frames_that_are_not_objects_are_ignored(provider):
-    one = dialect(provider)
-    assert [] == [news for frame in (None, 1, "a", [], [{}], b"", float("nan")) for news in one.read(frame)]
-
-
 def key(one, number):
     """The key that a dialect gives to the call of a frame."""
     [delta] = one.read(event("response.output_item.added", response_id="r", item=call_item(number)))
@@ -156,17 +150,6 @@ def test_calls_remembered_for_a_response_are_bounded(provider):
     keys = [key(one, number) for number in range(600)]
     assert keys[:256] == [key(one, number) for number in range(256)]
     assert not set(keys) & {key(one, number) for number in range(256, 600)}
-
-
-def test_calls_remembered_for_gemini_are_bounded():
-    def calls(number):
-        return {"toolCall": {"functionCalls": [{"id": f"fc{number}", "name": "a"}]}}
-
-    one = dialect("gemini")
-    for number in range(1_025):
-        assert one.read(calls(number))
-    assert [] == one.read(calls(1_024)) == one.read(calls(1))
-    assert one.read(calls(0))
 
 
 def call_item(number, **members):
@@ -227,17 +210,6 @@ def test_endless_arguments_are_truncated(provider, monkeypatch):
     assert [1_001, 1_001] == [len(each.arguments) for each in outcome]
     [whole] = news[-1].calls
     assert (outcome[0].key, 1_001) == (whole.key, len(whole.arguments))
-
-
-def test_remembered_call_indexes_are_bounded():
-    one = dialect("openai")
-    for place in range(5_000):
-        one.read(event("response.output_item.added", response_id="r", output_index=place, item=call_item(1)))
-
-    def key_at(place):
-        return read(one, event("response.function_call_arguments.delta", response_id="r", output_index=place, delta="{"))[0].key
-
-    assert key_at(10) == key_at(1_000) != key_at(4_999)
 
 
 class Unread(dict[str, object]):

@@ -112,16 +112,3 @@ def test_server_whose_certificate_becomes_untrusted_is_abandoned(authority, trus
     errors = asyncio.run(asyncio.wait_for(talk(0), BOUND))
     assert 1 <= len(errors) <= LIMITS.reconnects + 1
     assert "is not trusted: unable to get local issuer certificate. A" in errors[-1]
-
-
-def test_server_without_tls_is_refused_for_wss():
-    async def refused(url: str) -> str:
-        one = RealtimeSession("openai/any", url=url, api_key="a-secret-key", limits=LIMITS)
-        with pytest.raises(UpstreamError) as error:
-            await one.connect()
-        return str(error.value)
-
-    with FakeOpenAI() as fake:
-        text = asyncio.run(asyncio.wait_for(refused(fake.url.replace("ws://", "wss://")), BOUND))
-        assert "cannot be reached" in text
-        assert 0 == fake.attempts

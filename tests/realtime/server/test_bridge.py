@@ -128,16 +128,6 @@ async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
         assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
 
 
-async def test_client_that_reads_nothing_does_not_delay_the_server_beyond_its_timeout():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=3_600) as sessions:
-        client = Client(sessions, takes=2)
-        client.text("Hi.")
-        await client.until("ready")
-        sessions.app.stopping()
-        client.task.cancel()  # as a server does when its drain is over
-        await asyncio.wait([client.task])
-
-
 async def test_socket_closed_by_the_server_counts_as_gone():
     async with SessionsUnderTest(FakeOpenAI(["Hello."])) as sessions:
         client = Client(sessions, refuses=3)
@@ -269,22 +259,6 @@ async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
         assert (1001, 1001) == (await first.code(), await second.code())
         assert [] == second.frames
         assert 1 == sessions.fake.attempts
-
-
-async def test_client_waiting_for_a_role_does_not_delay_server_stop():
-    class Own:
-        async def use_tools(self, snapshot: Any) -> None:
-            pass
-
-    async with SessionsUnderTest(FakeOpenAI(), free_wait=3_600) as sessions:
-        manager = sessions.managers["ann"]
-        await manager.prepare(own := Own())
-        await manager.swap()  # the program's own, which the server does not manage
-        client = Client(sessions)
-        await client.accepted()
-        await sessions.app.aclose()
-        assert 1001 == await client.code()
-        manager.leave(own)
 
 
 async def test_removed_role_closes_waiting_clients():
@@ -444,13 +418,6 @@ async def test_client_that_reads_nothing_does_not_delay_the_end_of_its_session()
 
 async def never_taken(_message: Any) -> None:
     await asyncio.Event().wait()
-
-
-async def test_session_that_ended_without_an_error_is_a_failed_model():
-    session = ScriptedSession(idle=False)
-    session.feed.close(ConnectionEvent("closed", "read by another consumer"))
-    assert ConnectionEvent("closed", "read by another consumer") == session.events().now()
-    assert CloseInfo(4502, "the session has ended") == await session.run()
 
 
 async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():

@@ -155,16 +155,6 @@ def test_role_has_one_session_at_a_time_and_another_can_take_over():
             pass
 
 
-def test_takeover_waits_for_the_current_answer():
-    with FakeOpenAI([Answer((Say("One"), Pause(0.5), Say(" two.")))]) as fake, serving(fake) as server, server.session() as first:
-        first.text("Count.")
-        first.until("text")
-        with server.session(query="output=text&takeover=1"):
-            assert 4410 == first.ended()[0]
-            assert "One two." == "".join(frame["delta"] for frame in first.of("text"))
-            assert ["completed"] == [frame["status"] for frame in first.of("response_end")]
-
-
 @pytest.mark.parametrize(
     ("role", "query", "code", "error"),
     [
@@ -243,15 +233,6 @@ def test_server_with_both_session_kinds_serves_the_requested_one():
         with server.session(query="realtime=&output=text&takeover=1") as other:
             assert 4410 == client.ended()[0]
             assert "From the live one." == other.answer("Hello.")
-
-
-def test_the_server_stops_with_a_session_open():
-    with FakeOpenAI() as fake, contextlib.ExitStack() as running:
-        server = running.enter_context(serving(fake))
-        with server.session() as client:
-            running.close()
-            assert 1001 == client.ended()[0]
-    assert_kept(fake)
 
 
 @pytest.mark.parametrize(("seconds", "received"), [("30", "One two."), ("1", "One")])
