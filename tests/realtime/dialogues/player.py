@@ -16,11 +16,12 @@ and ``<`` is recorded, after each of these, when nothing moves any more.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import shlex
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,10 +244,10 @@ class Player:
 
     def _show(self) -> None:
         for connection in self.connections:
-            self.lines += [f"> {frame}" for frame in connection.sent]
+            self.lines += counted(f"> {frame}" for frame in connection.sent)
             connection.sent.clear()
-        self.lines += joined_texts(self.events)
-        self.lines += [f"~ {each}" for each in self._observed]
+        self.lines += counted(f"= {each}" for each in self.events)
+        self.lines += counted(f"~ {each}" for each in self._observed)
         self.events.clear()
         self._observed.clear()
 
@@ -332,14 +333,8 @@ def long_frames(what: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
             {"type": "response.done", "response": {"id": response, "status": status, "output": [_call(name) for name in names]}}
         ]
     if what == "call":
-        return [
-            {
-                "type": "response.function_call_arguments.done",
-                "response_id": response,
-                **_call(arguments[1]),
-                "item_id": f"i_{arguments[1]}",
-            }
-        ]
+        call = {**_call(arguments[1]), "item_id": f"i_{arguments[1]}", "response_id": response}
+        return [{**call, "type": "response.function_call_arguments.done"}]
     if what == "begun":
         return [
             {
@@ -450,9 +445,11 @@ def short_event(event: RealtimeEvent) -> str:
     return kind
 
 
-def joined_texts(events: Sequence[str]) -> list[str]:
-    """Return events as lines."""
-    return [f"= {each}" for each in events]
+def counted(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, with a number in place of repetitions."""
+    for line, same in itertools.groupby(lines):
+        count = len(list(same))
+        yield line if count == 1 else f"{line} ({count} times)"
 
 
 def short_observed(event: Event) -> str:
