@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,14 +117,6 @@ class Deployment:
     def status(self, plugin: str) -> dict[str, Any]:
         [status] = [each for each in self.ask(do="list") if each["id"] == plugin]
         return status
-
-
-def write_plugin(folder: Path, source: str) -> Path:
-    """Write a plugin of one module, whose class is called Plugin."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "main.py").write_text("from patchbay.plugins import *\n" + textwrap.dedent(source), encoding="utf-8")
-    (folder / "plugin.toml").write_text('[plugin]\nentry = "main:Plugin"\n', encoding="utf-8")
-    return folder
 
 
 def poll_until(holds: Callable[[], T], *, within: float = BOUND, every: float = 0.02, what: str = "it") -> T:

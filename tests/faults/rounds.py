@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.rig import BOUND, PATIENCE, Deployment, is_alive, poll_until, write_plugin
+from faults.rig import BOUND, PATIENCE, Deployment, is_alive, poll_until
 from patchbay.registrations import RegistrationStore
+from plugins.host_rig import write_plugin
 
 PLUGINS = ("left", "right")
 CALLERS = 4

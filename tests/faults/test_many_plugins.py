@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.rig import PATIENCE, Deployment, poll_until, write_plugin
+from faults.rig import PATIENCE, Deployment, poll_until
+from plugins.host_rig import write_plugin
 
 PLUGINS = int(os.environ.get("PATCHBAY_MANY_PLUGINS", "2"))
 TOOLS = 20

@@ -54,26 +54,6 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-async def test_plugin_tools_are_registered_called_and_unregistered_at_its_stop(weather):
-    async with ToolServer() as server:
-        async with Stand(weather, server=server) as stand:
-            await stand.registered()
-            row = server.tools["ben"]["get_weather"]
-            assert ("plugin:weather", 60.0, stand.url("weather", "get_weather")) == (
-                row["source"],
-                row["timeout_seconds"],
-                row["callback_url"],
-            )
-            body = await stand.call("weather", "get_weather", {"city": "北京"})
-            assert {"output": {"city": "北京", "temp_c": 22}, "is_error": False} == body
-            pid = stand.host.plugins["weather"].pid
-        assert {"ann": {}, "ben": {}} == server.tools
-        assert is_gone(pid)
-        assert ("stdout", "startup start") in stand.lines("weather")
-        assert ("log", "to be logged") in stand.lines("weather")
-        assert ("stdout", "shutdown stop") in stand.lines("weather")
-
-
 async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
     async with registered(weather) as (server, stand):
         calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
@@ -220,7 +200,7 @@ class Plugin(NekoPluginBase):
 """
 
 
-@pytest.mark.parametrize("policy", ["warn", "ignore", "fail"])
+@pytest.mark.parametrize("policy", ["warn", "fail"])
 async def test_a_startup_that_blocks_its_process_beyond_its_time_has_failed_like_any_other(tmp_path, policy):
     folder = write_plugin(tmp_path / "p", BLOCKS, f'[plugin_runtime]\ntimeout = 0.1\nstartup_failure = "{policy}"\n')
     async with ToolServer() as server, Stand(folder, server=server, policy=replace(QUICK, startup_margin=0.1)) as stand:
@@ -232,8 +212,7 @@ async def test_a_startup_that_blocks_its_process_beyond_its_time_has_failed_like
             plugin.restarts,
         )
         assert (policy == "fail") == (plugin.pid == 0)
-        noted = any("did not end within" in text for stream, text in stand.lines("p") if stream == "host")
-        assert (policy != "ignore") == noted
+        assert any("did not end within" in text for stream, text in stand.lines("p") if stream == "host")
         (folder / "go").touch()
         if policy != "fail":
             await stand.registered()  # as documented: late, and all the same

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faults.rig import BOUND, is_alive, poll_until, write_plugin
+from faults.rig import BOUND, is_alive, poll_until
 from patchbay.plugins.host.control import ask, folder_of
+from plugins.host_rig import write_plugin
 from support.cli import run_cli
 from support.processes import Process
 

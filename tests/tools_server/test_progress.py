@@ -113,37 +113,29 @@ def test_invalid_progress_line_is_skipped(bad: bytes) -> None:
     assert (None, {"n": 1}, "go on") == (execution.error, execution.value, received[-1].message)
 
 
-@pytest.mark.parametrize("lines", [[], [b"\n"], [b'{"progress": {"message": "half"}}\n'], [RESULT, b'{"progress": {}}\n']])
-def test_an_answer_that_ends_before_its_result_is_an_error(lines: list[bytes]) -> None:
-    execution, _, _ = call_result(progress_response(*lines))
-    assert "ended before its result" in str(execution.error)
+NO_PROGRESS = b'{"progress": {}}\n'
+HALF = b'{"progress": {"message": "half"}}\n'
 
 
-def test_truncated_answer_after_progress_is_an_error() -> None:
-    script = raw_response(HEAD + b"Content-Length: 500\r\n\r\n" + b'{"progress": {"message": "half"}}\n' + RESULT)
+@pytest.mark.parametrize(
+    ("script", "progress", "words"),
+    [
+        (progress_response(), [], "ended before its result"),
+        (progress_response(b"\n"), [], "ended before its result"),
+        (progress_response(HALF), [Progress("half")], "ended before its result"),
+        (progress_response(RESULT, NO_PROGRESS), [Progress()], "ended before its result"),
+        (raw_response(HEAD + b"Content-Length: 500\r\n\r\n" + HALF + RESULT), [Progress("half")], "in the middle of the answer"),
+        (progress_response(NO_PROGRESS, b'{"output": 1\n'), [Progress()], "JSON that cannot be read"),
+        (progress_response(NO_PROGRESS, b"a web page\n"), [Progress()], "JSON that cannot be read"),
+        (progress_response(NO_PROGRESS, b'{"is_error": true, "error": "not found"}\n'), [Progress()], "not found"),
+        (progress_response(NO_PROGRESS, RESULT, head=HEAD.replace(b"200 OK", b"500 Oh")), [], "HTTP 500"),
+    ],
+    ids=["nothing", "a break", "progress", "after the result", "cut", "half JSON", "no JSON", "the tool's", "a failed request"],
+)
+def test_an_answer_in_lines_without_a_result_is_an_error(script: Script, progress: list[Progress], words: str) -> None:
     execution, received, _ = call_result(script)
-    assert [Progress("half")] == received
-    assert "in the middle of the answer" in str(execution.error)
-
-
-@pytest.mark.parametrize("last", [b'{"output": 1', b"a web page"])
-def test_a_last_line_that_cannot_be_read_is_an_error(last: bytes) -> None:
-    execution, _, _ = call_result(progress_response(b'{"progress": {}}\n', last + b"\n"))
-    assert "JSON that cannot be read" in str(execution.error)
-
-
-def test_an_error_in_the_last_line_is_the_tool_s() -> None:
-    execution, received, _ = call_result(
-        progress_response(b'{"progress": {}}\n', b'{"output": null, "is_error": true, "error": "city not found"}\n')
-    )
-    assert ([Progress()], "city not found") == (received, str(execution.error))
-
-
-def test_lines_of_a_failed_request_are_no_progress() -> None:
-    execution, received, _ = call_result(
-        progress_response(b'{"progress": {}}\n', RESULT, head=HEAD.replace(b"200 OK", b"500 Oh"))
-    )
-    assert ([], True) == (received, "HTTP 500" in str(execution.error))
+    assert progress == received
+    assert words in str(execution.error)
 
 
 def test_an_answer_in_one_piece_is_read_as_before() -> None:
