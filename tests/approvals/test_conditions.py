@@ -191,3 +191,8 @@ async def test_only_calls_with_matching_arguments_need_approval():
         await service.decide(request.id, "deny")
         assert ["tool_denied"] == [each.result.code for each in await held]
         assert ["/tmp/a"] == files.deleted
+
+
+def test_schema_reference_may_declare_a_nested_argument():
+    assert condition_holds({"options.mode": "x"}, request({"options": {"$ref": "#/$defs/Options"}}, options={})) is None
+    assert condition_holds({"options.mode": "x"}, request({"options": {"properties": {}}}, options={})) is False

@@ -500,3 +500,8 @@ async def test_slow_watchers_are_dropped(monkeypatch):
             await service.decide(each.id, "approve")
         await asyncio.wait(tasks)
     assert 0 < len(seen) < 10
+
+
+async def test_request_expires_by_itself():
+    async with service_at(policy=policy(deadline=0.01)) as service:
+        assert [denied("no decision within 0.01 s")] == contents(await running_calls(executor_of(service, Files()), call_of()))

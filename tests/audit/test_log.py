@@ -440,3 +440,8 @@ def test_a_forked_child_writes_its_own_records_and_not_its_parents(tmp_path, blo
     entries = run(find(file)).entries
     assert ["child", "parent"] == sorted(each.call_id for each in entries)
     assert 2 == len({each.writer for each in entries})
+
+
+def test_record_with_an_unusual_context_is_stored(url):
+    run(store_records(url, record("a", context={"inbound": "?"}), record("b", context={})))
+    assert ["b", "a"] == ids(run(find(url)))

@@ -392,3 +392,19 @@ async def test_run_config_and_hooks_know_the_same_limits():
 
     runner = Runner(agent(["done"]), hooks=managed(hook(before_llm=slow)))
     assert "RUN_TIMEOUT" == [event async for event in runner.run("u", "s", "hi", RunConfig(run_timeout=0.05))][-1].error_code
+
+
+async def test_abort_beside_a_transfer_ends_the_run():
+    other = LlmAgent(name="other", model=ScriptedModel(["not asked"]))
+    reply = [call("transfer_to_agent", "1", agent_name="other"), called(call_id="2")]
+    manager = managed(hook(before_tool=lambda view: AbortTurn("stop") if view.tool == "add" else None))
+    events = await chat(agent([reply], add, sub_agents=[other]), manager).say()
+    assert "HOOK_ABORT" == events[-1].error_code
+    assert "other" not in [event.author for event in events]
+
+
+async def test_agent_tool_whose_tools_answered_the_user_counts_as_answered():
+    helper = LlmAgent(name="helper", model=ScriptedModel([called("answers", "{}")]), tools=[answers])
+    events = await chat(agent([call("helper", "1", request="?")], AgentTool(helper)), HookManager()).say()
+    assert [("helper", "42", True)] == outputs(events)
+    assert ("", None) == (events[-1].content.text, events[-1].error_code)

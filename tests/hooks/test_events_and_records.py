@@ -334,3 +334,13 @@ async def test_hook_meta_identifies_the_turn():
     ((meta, context, model),) = seen
     assert Meta("agent", "t1", "t0", "s", 1, "turn.llm.request", "runTurn") == meta
     assert ({"inbound": {"channel": "c"}}, "gpt") == (context, model)
+
+
+def test_failing_tool_emits_an_exec_end_with_an_error():
+    async def fails() -> None:
+        raise ValueError("no")
+
+    manager, outcome = observed()
+    play_turn(manager, called("fails", "{}"), "done", tools=[fails])
+    end = single_event(outcome, "agent.tool.exec_end")
+    assert (True, "warn") == (end.payload["IsError"], end.severity)

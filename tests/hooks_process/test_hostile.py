@@ -291,3 +291,15 @@ def test_hundred_turns_with_a_crashing_hook_leave_nothing_behind(tmp_path):
         run(main())
     finally:
         logging.getLogger("patchbay.hooks").setLevel(logging.NOTSET)
+
+
+async def test_one_that_does_not_read_gets_no_more_events_than_it_may_queue(tmp_path):
+    command = script(tmp_path, "def on(method, params): time.sleep(60)")
+    from hooks_process.test_process_hook import event
+
+    async with mounted_hooks(with_limits(spec(command, "observe", kinds=None), eof_grace=0.01)) as manager:
+        before = megabytes()
+        for _ in range(20_000):
+            await process_of(manager).on_runtime_event(event("agent.turn.start"))
+        assert process_of(manager).process.dropped > 19_000
+        assert FEW_MEGABYTES > megabytes() - before

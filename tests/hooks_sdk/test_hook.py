@@ -9,7 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from patchbay import Attachment, ToolRetry
+from patchbay import Attachment, ToolContext, ToolRetry
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.process.protocol import decode_params
 from patchbay.hooks.sdk import (
@@ -386,3 +386,15 @@ def test_ask_becomes_a_denial_on_hosts_without_approvals(point, asks, refuses):
     assert asks == hook.answer(f"hook.{point}", CALL)
     hook.answer("hook.hello", {"name": "h"})
     assert refuses == hook.answer(f"hook.{point}", CALL)
+
+
+def test_decorators_reject_non_functions():
+    with pytest.raises(TypeError, match="@before_tool marks functions, not str"):
+        Hook().before_tool("x")  # type: ignore[type-var]
+
+
+def test_a_tool_may_ask_for_the_calls_context():
+    def tool(tool_context: ToolContext) -> list[Any]:
+        return [tool_context.call_id, tool_context.name, tool_context.iteration]
+
+    assert '["c9", "tool", 2]' == called(tool, {}, call_id="c9")["for_llm"]
