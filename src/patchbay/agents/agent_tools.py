@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from patchbay.agents.base import USER, BaseAgent, InvocationContext, Shared
 from patchbay.agents.content import Content, Event, Part, UserOutput, new_id
 from patchbay.agents.run_config import RunConfig
@@ -38,8 +40,8 @@ class AgentTool(BaseTool):
         super().__init__(agent.name, agent.description or f"Ask the agent {agent.name}.", timeout)
         self.agent = agent
 
+    @override
     def get_declaration(self) -> dict[str, Any]:
-        """Return the declaration."""
         request = {"type": "string", "description": "What the agent is to do, with all that it needs to know."}
         parameters = {"type": "object", "properties": {"request": request}, "required": ["request"]}
         return {"name": self.name, "description": self.description, "parameters": parameters}
@@ -248,6 +250,6 @@ class AnswerTool(Tool):
             value = {_ONLY: value}
         return self.validate(json.dumps(value), None)[_ONLY]
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:  # noqa: ARG002  (it has no use for one)
-        """Return the answer."""
+    @override
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         return arguments[_ONLY]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 import msgspec
+from typing_extensions import override
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
@@ -73,8 +74,8 @@ class InMemoryChatHistoryService(BaseChatHistoryService):
         self._messages: list[ChatMessage] = []
         self._ids = itertools.count(1)
 
+    @override
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
-        """Record a message."""
         message = ChatMessage(
             id=next(self._ids),
             user_id=user_id,
@@ -87,28 +88,28 @@ class InMemoryChatHistoryService(BaseChatHistoryService):
         )
         self._messages.append(message)
 
+    @override
     async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
-        """Return the newest of a session, the oldest first."""
         return self._newest(limit, session_id=session_id)[::-1]
 
+    @override
     async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
-        """Return the newest first."""
         return self._newest(limit, user_id=user_id, agent=agent)
 
+    @override
     async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
-        """Return the newest with the keyword first."""
         return self._newest(limit, keyword.casefold(), user_id=user_id, agent=agent)
 
+    @override
     async def delete_agent_history(self, user_id: str, agent: str) -> int:
-        """Delete what is between the two."""
         return self._delete(user_id=user_id, agent=agent)
 
+    @override
     async def delete_session_history(self, session_id: str) -> int:
-        """Delete a session's."""
         return self._delete(session_id=session_id)
 
+    @override
     async def count(self, user_id: str, agent: str | None = None) -> int:
-        """Count a user's messages."""
         return sum(1 for item in self._messages if item.user_id == user_id and agent in (None, item.agent))
 
     def _newest(self, limit: int, folded: str = "", **fields: str) -> list[ChatMessage]:

@@ -7,6 +7,7 @@ import time
 from typing import Any, Final
 
 import sqlalchemy as sa
+from typing_extensions import override
 
 from patchbay.agents.chat_history import BaseChatHistoryService, ChatMessage
 from patchbay.agents.sessions.base import storable
@@ -52,31 +53,31 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
         row |= {"folded": row["content"].casefold(), "created_at": time.time()}
         await self._store.write(lambda connection: connection.execute(_messages.insert().values(row)))
 
+    @override
     async def get_session_history(self, session_id: str, *, limit: int = 100) -> list[ChatMessage]:
-        """Return the newest of a session, the oldest first."""
         return (await self._newest(limit, _messages.c.session_id == storable(session_id)))[::-1]
 
+    @override
     async def get_agent_history(self, user_id: str, agent: str, *, limit: int = 50) -> list[ChatMessage]:
-        """Return the newest first."""
         return await self._newest(limit, _between(user_id, agent))
 
+    @override
     async def search(self, user_id: str, agent: str, keyword: str, *, limit: int = 20) -> list[ChatMessage]:
-        """Return the newest with the keyword first."""
         # Not LIKE: it has wildcards, and limits the pattern's length.
         position = sa.func.strpos if self._store.is_postgres else sa.func.instr
         found = position(_messages.c.folded, storable(keyword).casefold()) > 0
         return await self._newest(limit, sa.and_(_between(user_id, agent), found))
 
+    @override
     async def delete_agent_history(self, user_id: str, agent: str) -> int:
-        """Delete what is between the two."""
         return await self._delete(_between(user_id, agent))
 
+    @override
     async def delete_session_history(self, session_id: str) -> int:
-        """Delete a session's."""
         return await self._delete(_messages.c.session_id == storable(session_id))
 
+    @override
     async def count(self, user_id: str, agent: str | None = None) -> int:
-        """Count a user's messages."""
         condition = _messages.c.user_id == storable(user_id) if agent is None else _between(user_id, agent)
         query = sa.select(sa.func.count()).select_from(_messages).where(condition)
         return await self._store.read(lambda connection: connection.scalar(query) or 0)

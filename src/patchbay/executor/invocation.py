@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from patchbay.errors import ConfigurationError, RepeatedCallError, ToolArgumentsError, ToolDeniedError
 from patchbay.executor.callbacks import first_answer
 from patchbay.executor.limits import PausableTimer, Permits, count_within, paused
@@ -188,19 +190,19 @@ class Invocation(PendingCall):
         self.grace: asyncio.TimerHandle | None = None
 
     @property
+    @override
     def scope(self) -> HookScope:
-        """The scope of the turn."""
         hooks = self._run.hooks
         assert hooks is not None  # only hooks read this
         return hooks.scope
 
     @property
+    @override
     def iteration(self) -> int:
-        """The round of the turn."""
         return self._iteration
 
+    @override
     def paused(self) -> AbstractContextManager[None]:
-        """Pause the timers that run while the call waits for its approval."""
         return paused(self._run.budget)
 
     @property
@@ -209,8 +211,8 @@ class Invocation(PendingCall):
         return self._ended > 0
 
     @property
+    @override
     def seconds(self) -> float:
-        """The time that the tool has run, in seconds."""
         return (self._ended or time.perf_counter()) - self._started if self._started else 0.0
 
     def stop(self) -> None:
@@ -311,12 +313,12 @@ class Invocation(PendingCall):
         self.invalidate()
         context.raw_arguments = json.dumps(self.json_arguments)
 
+    @override
     def owner_of(self, name: str) -> str:
-        """Return the hook that has added the tool of this name, "" if none has. Raises UnknownToolError."""
         return self._run.find(name).owner
 
+    @override
     def resolve(self, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]]:
-        """Return the tool of this name, and the arguments validated for it. For hooks."""
         tool = self._run.find(name)
         return tool, tool.validate(json.dumps(arguments), self._run.executor.validation)
 

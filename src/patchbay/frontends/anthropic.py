@@ -413,7 +413,7 @@ def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class AnthropicMessages:
-    """See Frontend."""
+    """Anthropic's Messages API."""
 
     name, protocol = "Anthropic Messages", "messages"
     heartbeat = b'event: ping\ndata: {"type":"ping"}\n\n'

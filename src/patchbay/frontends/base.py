@@ -94,7 +94,7 @@ class FrontendEncoder(ByteEncoder, ABC):
         return b""
 
     def usage(self, usage: Any) -> bytes:
-        """See AnswerEncoder: it is written with the end."""
+        # Written with the end.
         self._usage = usage if isinstance(usage, dict) else None
         return b""
 

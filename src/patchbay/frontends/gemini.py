@@ -295,7 +295,7 @@ class GenerateContentEncoder(FrontendEncoder):
         return sse_event(encode(self._last([])))
 
     def error(self, error: PatchbayError | str) -> bytes:
-        """See AnswerEncoder. Older SDKs (gemini-cli's) see an error only if it is no event; the newest know both forms."""
+        # Older SDKs (gemini-cli's) see an error only if it is no event; the newest know both forms.
         return encode_error(error)[1]
 
     def document(self, choice: AnswerChoice) -> dict[str, Any]:
@@ -346,7 +346,7 @@ _METHODS: Final = {"supportedGenerationMethods": ["generateContent", "countToken
 
 
 class GenerateContent:
-    """See Frontend."""
+    """Gemini's generateContent and countTokens."""
 
     name, protocol = "Gemini", "gemini"
     heartbeat = b"\n\n"

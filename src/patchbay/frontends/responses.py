@@ -56,7 +56,7 @@ def key_of(response_id: str, owner: str) -> str:
 
 
 class OpenAIResponses:
-    """See Frontend. The server stores responses and passes the items of earlier ones."""
+    """OpenAI's Responses API. The server stores responses and passes the items of earlier ones."""
 
     name, protocol = "OpenAI Responses", "responses"
     heartbeat = KEEP_ALIVE

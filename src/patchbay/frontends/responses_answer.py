@@ -79,7 +79,7 @@ class ResponsesEncoder(FrontendEncoder):
         self._output: list[dict[str, Any] | None] = []
 
     def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder. The response says what was done, not what was asked for."""
+        # The response says what was done, not what was asked for.
         super().begin(head)
         if head.service_tier is not None:
             self.response["service_tier"] = head.service_tier
@@ -263,7 +263,6 @@ class CompactionEncoder(ResponsesEncoder):
         self._compacted = items
 
     def document(self, choice: AnswerChoice) -> dict[str, Any]:
-        """See FrontendEncoder. Raises UpstreamError if the model wrote no summary."""
         summary = choice.text.strip()
         if not summary:
             raise UpstreamError("The model wrote no summary of the conversation.")

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 import mcp_types as types
+from typing_extensions import override
 
 from patchbay._text import one_line
 from patchbay.approvals.request import is_policy
@@ -47,8 +48,8 @@ class _Question(Tool):
         """Return the arguments, which need not be complete."""
         return read_arguments(raw_arguments)
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: ARG002  (it has no use for one)
-        """Return the answer."""
+    @override
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         return arguments
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
+from typing_extensions import override
 
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._subprocess import ChildProcess, LineReader, Overlong, describe_exit
@@ -133,8 +134,8 @@ class _ServerProcess(ChildProcess):
         self._log_lines = LineReader(_MAX_LOG_LINE)
         self._log = LogRateLimiter(lambda line: _logger.info("mcp %s: %s", server.name, line))
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio.SubprocessProtocol."""
         super().connection_made(transport)
         self.messages.output.set_transport(self.pipe(1))
 
@@ -153,8 +154,8 @@ class _ServerProcess(ChildProcess):
             self._end()
         self.writable.set()
 
+    @override
     def process_exited(self) -> None:
-        """Implement asyncio.SubprocessProtocol."""
         super().process_exited()
         self._log.flush()
         self._loop.call_later(_EXIT_AFTER, self._end)  # where a descendant holds its output open

@@ -73,7 +73,7 @@ class ByteEncoder:
     join = staticmethod(b"".join)
 
     def begin(self, head: AnswerHead) -> None:
-        """See AnswerEncoder."""
+        pass
 
     def passed(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
         return data

@@ -96,7 +96,7 @@ class _Attempt(Generic[Out]):
 
 
 class Exchange(Generic[Out]):
-    """See the module. Raises InvalidRequestError for a body that cannot be served."""
+    """One request of a client until its answer ends. Raises InvalidRequestError for a body that cannot be served."""
 
     def __init__(
         self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder[Out] | None = None

@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import aclosing
 from typing import Any, Final
 
+from typing_extensions import override
+
 from patchbay._text import json_object
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from patchbay.formats import parse
@@ -543,13 +545,13 @@ class _Upstream(AsyncUpstream):
             return Rejection(error.upstream_status, f"{error} {error.body}", error)
         return None
 
+    @override
     async def read(self) -> Chunk | None:
-        """Return the next chunk."""
         first, self._first = self._first, None
         assert self._chunks is not None
         return await anext(self._chunks, None) if first is None else first
 
+    @override
     async def close(self) -> None:
-        """Stop the answer."""
         if self._chunks is not None:
             await self._chunks.aclose()

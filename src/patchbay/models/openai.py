@@ -17,6 +17,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, Final, cast
 
+from typing_extensions import override
+
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent
@@ -195,14 +197,14 @@ class _ClientUpstream(AsyncUpstream, ABC):
     async def _send(self, body: bytes) -> bytes | Mapping[str, Any] | None:
         """Send a request; return a whole answer, or None for a stream."""
 
+    @override
     async def read(self) -> Any:
-        """Read the next piece of the stream; None at its end."""
         assert self._pieces is not None
         with client_errors(self._keys):
             return await anext(self._pieces, None)
 
+    @override
     async def close(self) -> None:
-        """Close the stream."""
         if self._pieces is not None:
             await _close(self._pieces)
 

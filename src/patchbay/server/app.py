@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
+from typing_extensions import override
 
 import patchbay
 from patchbay._redaction import protect
@@ -349,8 +350,8 @@ class GovernedProxy(ProxyApp):
         await super().aclose()
         await self._governance.aclose()
 
+    @override
     def stopping(self) -> None:
-        """Prepare for shutdown, before the server waits for running requests."""
         super().stopping()
         self._governance.stop()
 

@@ -19,6 +19,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint
 from sqlalchemy.dialects import postgresql, sqlite
+from typing_extensions import override
 
 from patchbay.agents.content import Event, new_id
 from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
@@ -198,6 +199,7 @@ class DatabaseSessionService(BaseSessionService):
         elif self._store.file is not None:
             self._process_locks = FileLocks(self._store.file)
 
+    @override
     async def create_session(
         self,
         app_name: str,
@@ -208,7 +210,6 @@ class DatabaseSessionService(BaseSessionService):
         state: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
-        """Create a session."""
         session_id = new_id() if session_id is None else session_id
         check_names(app_name, user_id, session_id, agent_name)
         now = time.time()
@@ -235,8 +236,8 @@ class DatabaseSessionService(BaseSessionService):
 
         return await self._store.write(work)
 
+    @override
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return a current copy of the session, or None."""
         return await self._read(app_name, user_id, session_id)
 
     async def get_session_for_run(self, app_name: str, user_id: str, session_id: str) -> Session | None:
@@ -250,8 +251,8 @@ class DatabaseSessionService(BaseSessionService):
         except SessionNotFoundError:
             return None
 
+    @override
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
-        """Return a user's sessions, the one used last first."""
         check_names(app_name, user_id)
         query = (
             sa.select(*_COLUMNS)
@@ -265,16 +266,16 @@ class DatabaseSessionService(BaseSessionService):
         delete = sa.delete(sessions).where(_session_row(app_name, user_id, session_id))
         await self._store.write(lambda connection: connection.execute(delete))
 
+    @override
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
-        """Set the title."""
         await self._update(app_name, user_id, session_id, title=storable(title))
 
+    @override
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
-        """Set the agent of the last answer."""
         await self._update(app_name, user_id, session_id, last_agent=storable(agent_name))
 
+    @override
     def results(self, session: Session) -> ResultStore:
-        """Return the store of the session's long results."""
         return DatabaseResults(self._store, session)
 
     def lock(self, app_name: str, user_id: str, session_id: str) -> AbstractAsyncContextManager[None]:

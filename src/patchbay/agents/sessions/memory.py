@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from typing_extensions import override
+
 from patchbay.agents.content import Event, new_id
 from patchbay.agents.json_copy import json_copy
 from patchbay.agents.sessions.base import BaseSessionService, check_names, initial_state, storable
@@ -37,6 +39,7 @@ class InMemorySessionService(BaseSessionService):
         self._users: dict[tuple[str, str], dict[str, Any]] = {}
         self._apps: dict[str, dict[str, Any]] = {}
 
+    @override
     async def create_session(
         self,
         app_name: str,
@@ -47,7 +50,6 @@ class InMemorySessionService(BaseSessionService):
         state: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
-        """Create a session."""
         key = (app_name, user_id, new_id() if session_id is None else session_id)
         check_names(*key, agent_name)
         if key in self._sessions:
@@ -59,13 +61,13 @@ class InMemorySessionService(BaseSessionService):
             self._change(stored, initial_state(state))
         return self._copy(stored)
 
+    @override
     async def get_session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """Return a copy of the session, or None."""
         stored = self._sessions.get((app_name, user_id, session_id))
         return None if stored is None else self._copy(stored)
 
+    @override
     async def list_all_sessions(self, app_name: str, user_id: str) -> list[Session]:
-        """Return a user's sessions, the one used last first."""
         listed = [stored.about for key, stored in self._sessions.items() if key[:2] == (app_name, user_id)]
         listed.sort(key=lambda about: about.last_update_time, reverse=True)
         return [replace(about, state={}, events=EventLog(), seq=0) for about in listed]
@@ -73,16 +75,16 @@ class InMemorySessionService(BaseSessionService):
     async def _delete(self, app_name: str, user_id: str, session_id: str) -> None:
         self._sessions.pop((app_name, user_id, session_id), None)
 
+    @override
     async def update_title(self, app_name: str, user_id: str, session_id: str, title: str) -> None:
-        """Set the title."""
         self._find((app_name, user_id, session_id)).about.title = storable(title)
 
+    @override
     async def update_last_agent(self, app_name: str, user_id: str, session_id: str, agent_name: str) -> None:
-        """Set the agent of the last answer."""
         self._find((app_name, user_id, session_id)).about.last_agent = storable(agent_name)
 
+    @override
     def results(self, session: Session) -> ResultStore:
-        """Return the store of the session's long results."""
         return _Results(self._sessions, session)
 
     async def _append(self, session: Session, entry: Record) -> list[tuple[int, bytes | str | Event]]:

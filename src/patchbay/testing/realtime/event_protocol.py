@@ -76,8 +76,8 @@ class EventProtocolConnection(EventConnection):
 
     # Client events
 
+    @override
     async def greet(self) -> None:
-        """Send ``session.created``."""
         request = self.socket.request
         model = parse_qs(urlsplit(request.path).query).get("model", [""])[0] if request is not None else ""
         if self.needs_model and not model:
@@ -85,12 +85,12 @@ class EventProtocolConnection(EventConnection):
         self.session = {"id": self.fake.new_id("sess"), "object": "realtime.session", "model": model, **self.initial()}
         await self.send(self.stamp({"type": "session.created", "session": self.session}))
 
+    @override
     async def refuse_message(self) -> None:
-        """Answer a message that is not a JSON object."""
         await self._refuse(Problem("Could not parse the message as a JSON object.", "invalid_json", violation=False), None)
 
+    @override
     async def handle_frame(self, frame: dict[str, Any]) -> None:
-        """Handle a frame of the client."""
         problem = await self._dispatch(frame)
         if problem is not None:
             await self._refuse(problem, frame.get("event_id"))
@@ -200,8 +200,8 @@ class EventProtocolConnection(EventConnection):
     # Responses
 
     @property
+    @override
     def unasked(self) -> str:
-        """The id of a response that has all its results without a request to continue, "" if there is none."""
         playing = self.playing
         if playing is None or not self.alive or not playing.calls or playing.status != "completed":
             return ""
@@ -225,8 +225,8 @@ class EventProtocolConnection(EventConnection):
         self.respond(asked=True)
         return None
 
+    @override
     def respond(self, *, asked: bool) -> None:
-        """Begin the next answer of the script."""
         self._has_new_input = self._request_refused = False
         super().respond(asked=asked)
 
@@ -236,12 +236,12 @@ class EventProtocolConnection(EventConnection):
         if not playing.asked:
             self._unrequested_ended_at = playing.ended_at
 
+    @override
     def begin_frames(self, playing: ActiveResponse) -> list[Event]:
-        """Return ``response.created``."""
         return [self.response("response.created", playing, status="in_progress", details=None)]
 
+    @override
     def end_frames(self, playing: ActiveResponse) -> list[Event]:
-        """Return ``response.done``."""
         details: dict[str, Event] = {
             "completed": {"type": "completed"},
             "cancelled": {"type": "cancelled", "reason": "client_cancelled"},
@@ -260,8 +260,8 @@ class EventProtocolConnection(EventConnection):
     def _done(self, playing: ActiveResponse, details: Event) -> Event:
         return self.response("response.done", playing, status=playing.status or "completed", details=details)
 
+    @override
     def noise_frames(self) -> list[Event]:
-        """Return events without effect."""
         return [{"type": "heartbeat"}, {"type": "unheard.of", "event_id": "event_0", "what": {"ever": [1]}}]
 
     def on_closed(self) -> None:

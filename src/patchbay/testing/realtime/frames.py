@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from typing_extensions import override
 from websockets.asyncio.server import ServerConnection
 
 from patchbay.testing.realtime.records import FakeState, Issued
@@ -164,8 +165,8 @@ class EventConnection(FakeConnection):
         }
         return self.stamp({"type": kind, "response": body})
 
+    @override
     def say_frames(self, playing: ActiveResponse, text: str, audio: bytes, piece: int) -> list[Event]:
-        """Return the events of a message."""
         item: Event = {"id": self.fake.new_id("item"), "object": "realtime.item", "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
         index = self._place(playing)
@@ -242,8 +243,8 @@ class EventConnection(FakeConnection):
             return [self.stamp(event) for event in events]
         return self._item_events(playing, index, item, done, events)
 
+    @override
     def stale_frames(self, playing: ActiveResponse) -> list[Event]:
-        """Return the end of a call of an old response."""
         where: Event = {"response_id": "resp_of_old", "output_index": 0}
         if self.wire.call_ids:
             where |= {"item_id": "item_of_old", "call_id": "call_of_old"}
@@ -285,8 +286,8 @@ class EventConnection(FakeConnection):
             events.append({"type": _HEARD, "item_id": item_id, "content_index": 0, "transcript": text, "usage": usage})
         return [self.stamp(event) for event in events]
 
+    @override
     def speech_frames(self, text: str) -> tuple[list[Event], list[Event]]:
-        """Return the events of speech that the server detects: its start, and its end with the transcript."""
         item_id = self.fake.new_id("item")
         begins = self.stamp({"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": item_id})
         ends = self.stamp({"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 500, "item_id": item_id})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from patchbay.testing.realtime.event_protocol import EventProtocolConnection
 from patchbay.testing.realtime.fake import FakeRealtime
 from patchbay.testing.realtime.frames import Event, Problem, Wire, missing, unknown
@@ -31,8 +33,8 @@ class OpenAIConnection(EventProtocolConnection):
     fake: FakeOpenAI
     _has_spoken = False
 
+    @override
     def initial(self) -> Event:
-        """Return the session before its first update."""
         sound = {"type": "audio/pcm", "rate": 24000}
         detection = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 200}
         return {
@@ -63,46 +65,46 @@ class OpenAIConnection(EventProtocolConnection):
             return Problem(text, "cannot_update_voice", "session.audio.output.voice")
         return None
 
+    @override
     def merged(self, session: Mapping[str, Any]) -> Event:
-        """Return the session after an update; ``audio`` is merged member by member."""
         audio = {side: {**whole, **session.get("audio", {}).get(side, {})} for side, whole in self.session["audio"].items()}
         return {**self.session, **session, "audio": audio}
 
+    @override
     def say_frames(self, playing: Any, text: str, audio: bytes, piece: int) -> list[Event]:
-        """Return the events of a message."""
         self._has_spoken = self._has_spoken or self.speaks
         return super().say_frames(playing, text, audio, piece)
 
     @property
+    @override
     def speaks(self) -> bool:
-        """True if the model answers with audio."""
         return "audio" in self.session["output_modalities"]
 
     @property
+    @override
     def transcribes(self) -> bool:
-        """True if the user's speech is transcribed."""
         return self.session["audio"]["input"]["transcription"] is not None
 
     @property
+    @override
     def detects_turns(self) -> bool:
-        """True if the server detects the end of the user's turn."""
         return self.session["audio"]["input"]["turn_detection"] is not None
 
+    @override
     def modalities(self) -> Event:
-        """Return the members of a response that describe its output."""
         return {"output_modalities": self.session["output_modalities"], "max_output_tokens": "inf", "audio": None}
 
+    @override
     def content_types(self, role: str) -> Sequence[str]:
-        """Return the content types of a message; the older ones are refused."""
         return ("output_text",) if role == "assistant" else ("input_text",)
 
+    @override
     def error(self, problem: Problem, event_id: Any) -> Event:
-        """Return the error event, with the client's event id."""
         event = super().error(problem, event_id)
         return {**event, "error": {**event["error"], "event_id": event_id if isinstance(event_id, str) else None}}
 
+    @override
     def noise_frames(self) -> list[Event]:
-        """Return events without effect."""
         limits = [{"name": "requests", "limit": 1000, "remaining": 999, "reset_seconds": 0.06}]
         return [{"type": "rate_limits.updated", "event_id": "event_0", "rate_limits": limits}, *super().noise_frames()]
 
