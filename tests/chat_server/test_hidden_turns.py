@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from patchbay.server.chat.hidden_turns import HiddenTurnStore, hides
+from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
 
@@ -30,17 +30,6 @@ def is_found(turns: HiddenTurnStore, message: dict[str, Any]) -> bool:
     restored = turns.restored([USER, message, answer])
     assert restored.found == (restored.messages != [USER, message, answer])
     return restored.found
-
-
-def test_restored_message_is_replaced_by_its_hidden_turns() -> None:
-    turns = store()
-    message = stored_turn(turns)
-    id_ = message["tool_calls"][0]["id"]
-    answer = {"role": "tool", "tool_call_id": id_, "content": "B"}
-    restored = turns.restored([USER, message, answer, USER])
-    assert [("a", "A"), (id_, "B")] == [(each["tool_call_id"], each["content"]) for each in restored.messages[2:4]]
-    assert ["a", id_] == [call["id"] for call in restored.messages[1]["tool_calls"]]
-    assert ("said", USER, 5) == (restored.messages[1]["content"], restored.messages[4], len(restored.messages))
 
 
 def test_least_recently_used_turns_are_evicted() -> None:
@@ -108,9 +97,3 @@ def test_hidden_turn_is_matched_only_by_a_message_of_its_calls() -> None:
         restored = turns.restored(messages)
         assert (messages, False) == (restored.messages, restored.found)
     assert not turns.restored([{**one, "role": "user"}]).found
-
-
-def test_turns_are_hidden_if_more_than_one_message_or_unknown_fields() -> None:
-    message = {"role": "assistant", "content": "x"}
-    shown = frozenset(message)
-    assert [False, True, True] == [hides([message], shown), hides([message, message], shown), hides([{**message, "y": 1}], shown)]

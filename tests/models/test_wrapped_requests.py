@@ -20,7 +20,6 @@ from openai.types.chat import ChatCompletionMessage
 
 from patchbay import ToolRunner, wrap
 from patchbay.errors import UpstreamError
-from patchbay.models import request as request_module
 from patchbay.testing import Raw, ScriptedUpstream, Text
 
 TOOL = {
@@ -195,26 +194,6 @@ def test_function_patched_before_create_sees_all_arguments(monkeypatch):
         wrap(client, tools="native").chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL])
         assert "Fine." == ToolRunner(client, [], tool_mode="native").run_sync([QUESTION], "m").content
     assert [([QUESTION], [TOOL]), ([QUESTION], None)] == [(each["messages"], each.get("tools")) for each in seen]
-
-
-@pytest.mark.parametrize(("mode", "times"), [("native", 0), ("text", 1)])
-def test_a_contract_is_rendered_once_for_text_and_never_for_native_tools(mode, times, monkeypatch):
-    rendered: list[Any] = []
-    render = request_module.render_contract
-
-    def counted(*args: Any, **options: Any) -> str:
-        rendered.append(args)
-        return render(*args, **options)
-
-    monkeypatch.setattr(request_module, "render_contract", counted)
-    name = f"of_{mode}"  # so that no other test's tools are these
-    tools = [{**TOOL, "function": {**TOOL["function"], "name": name, "description": "A long text. " * 8000}}]
-    with served(Text("Fine.")) as (client, _):
-        wrapped = wrap(client, tools=mode)
-        for _ in range(3):
-            wrapped.chat.completions.create(model="m", messages=[QUESTION], tools=tools)
-    assert times == len(rendered)
-    assert 64 * 1024 < len(json.dumps(tools))
 
 
 def test_an_answer_that_is_not_json_fails_as_an_error_of_the_upstream():
