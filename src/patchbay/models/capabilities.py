@@ -64,7 +64,8 @@ _NO_DEVELOPER: Final = re.compile(
 )
 _NO_SYSTEM: Final = re.compile(
     r"\bsystem['\"`]?[ _-](?:role|message|instruction|prompt)|\broles?\b[^\n]{0,80}\bsystem\b"
-    rf"|only ['\"`]?user['\"`]? (?:and|or) ['\"`]?assistant['\"`]? roles|{_ODD_ROLE}",
+    rf"|only ['\"`]?user['\"`]? (?:and|or) ['\"`]?assistant['\"`]? roles|{_ODD_ROLE}"
+    r"|developer instruction is not enabled",  # Gemini
     re.IGNORECASE,
 )
 _ROLE_STATUSES: Final = frozenset({400, 422, 500})
@@ -172,7 +173,6 @@ class ModelCapabilities:
         """It sends the usage in a stream; None: unknown."""
         self.all_reasoning = False
         """Each assistant message must carry its reasoning."""
-        self.no_system_role = False
 
     def learn_mode(self, mode: Literal["native", "text"]) -> None:
         """Record how the model takes tools."""

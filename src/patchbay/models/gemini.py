@@ -63,21 +63,20 @@ _FOREIGN_SIGNATURE: Final = b"skip_thought_signature_validator"
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 
 
-def gemini_request(body: Mapping[str, Any], *, system_role: bool = True) -> dict[str, Any]:
+def gemini_request(body: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments ``model``, ``contents`` and ``config`` of ``generate_content`` for a chat-completions body.
 
-    ``system_role``: the model takes a system instruction; if not, it is put before the first user message. Raises
-    InvalidRequestError for what Gemini's API cannot express.
+    Raises InvalidRequestError for what Gemini's API cannot express.
     """
     model = str(body.get("model") or "")
     instructions = [text_of(m.get("content")) for m in body["messages"] if m.get("role") in ("system", "developer")]
     instruction = "\n\n".join(text for text in instructions if text)
     contents = _contents(body["messages"], signed=_DEMANDS_SIGNATURES.search(model) is not None)
     config = _config(body, model)
-    if instruction and system_role and contents:
+    if instruction and contents:
         config["system_instruction"] = instruction
     elif instruction:
-        contents = _prepend(contents, instruction)
+        _append(contents, "user", [{"text": instruction}])
     return {"model": model, "contents": contents, "config": config}
 
 
@@ -116,13 +115,6 @@ def _append(contents: list[dict[str, Any]], role: str, parts: list[dict[str, Any
 
 def _is_results(content: Mapping[str, Any]) -> bool:
     return "function_response" in content["parts"][0]
-
-
-def _prepend(contents: list[dict[str, Any]], instruction: str) -> list[dict[str, Any]]:
-    part = {"text": instruction}
-    if contents and contents[0]["role"] == "user" and not _is_results(contents[0]):
-        return [{"role": "user", "parts": [part, *contents[0]["parts"]]}, *contents[1:]]
-    return [{"role": "user", "parts": [part]}, *contents]
 
 
 def _model_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
@@ -402,7 +394,6 @@ def _usage(counts: Any) -> dict[str, int] | None:
 _MILLISECONDS: Final = 1000
 _MOST_UNREADABLE: Final = 3
 """Maximum of answers in a row that Gemini could not parse."""
-_NO_SYSTEM_ROLE: Final = re.compile(r"(?:developer|system) instruction\w* (?:is|are) not (?:enabled|supported)", re.IGNORECASE)
 
 
 def connect_gemini(
@@ -466,7 +457,7 @@ class GeminiChatModel:
         for _ in range(_MOST_UNREADABLE):
             answer = GeminiAnswer(str(body.get("model")), body.get("tools"))
             usage, wrote = None, False
-            async with aclosing(self._pieces(body, stream=stream)) as pieces:
+            async with aclosing(self._generate(gemini_request(body), stream=stream)) as pieces:
                 async for piece in pieces:
                     chunk = answer.chunk(piece)
                     if answer.failed:
@@ -485,24 +476,8 @@ class GeminiChatModel:
             spent.append(usage or {})
         raise UpstreamError("Gemini could not read the call that its model wrote (MALFORMED_FUNCTION_CALL).")
 
-    async def _pieces(self, body: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
-        """Yield the SDK's pieces of an answer; retry without a system instruction if the model refuses it."""
-        known = self._capabilities.of(str(body.get("model")))
-        while True:
-            system_role = not known.no_system_role
-            arguments = gemini_request(body, system_role=system_role)
-            try:
-                async with aclosing(self._generate(arguments, stream=stream)) as pieces:
-                    async for piece in pieces:
-                        yield piece
-            except UpstreamError as error:
-                if not system_role or not _NO_SYSTEM_ROLE.search(f"{error} {error.body}"):
-                    raise
-                known.no_system_role = True
-            else:
-                return
-
     async def _generate(self, arguments: dict[str, Any], *, stream: bool) -> AsyncGenerator[Any, None]:
+        """Yield the SDK's pieces of an answer."""
         if not stream:
             with client_errors(self._keys):
                 answer = await self._models.generate_content(**arguments)
