@@ -180,14 +180,14 @@ class InvocationContext:
             event.invocation_id = self.invocation_id
         if event.branch is None:
             event.branch = self.branch
-        if self._state is not None and (changes := self._state.take()):
+        if self._state is not None and (changes := self._state.take_delta()):
             event.actions.state_delta = {**changes, **event.actions.state_delta}
         await self.session_service.append_event(self.session, event)
         recorded.add(event.id)
 
     def take_changes(self) -> dict[str, Any]:
         """Return the changes of ``state`` that are in no event yet; the caller records them."""
-        return self._state.take() if self._state is not None else {}
+        return self._state.take_delta() if self._state is not None else {}
 
     def mark_recorded(self, event: Event) -> None:
         """Mark ``event`` as recorded: the log has its content already, in other events."""

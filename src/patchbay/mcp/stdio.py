@@ -139,18 +139,18 @@ class _ServerProcess(ChildProcess):
         super().connection_made(transport)
         self.messages.output.set_transport(self.pipe(1))
 
+    @override
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Implement asyncio.SubprocessProtocol."""
         if fd == 1:
             self.messages.feed(data)
             return
         for line in self._log_lines.feed(data):
             self._log_line(line.head[:_MAX_LOG_LINE] if isinstance(line, Overlong) else line)
 
+    @override
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Implement asyncio.SubprocessProtocol: the end of its output is the end of the connection."""
         del exc
-        if fd == 1:
+        if fd == 1:  # the end of its output is the end of the connection
             self._end()
         self.writable.set()
 
@@ -160,12 +160,12 @@ class _ServerProcess(ChildProcess):
         self._log.flush()
         self._loop.call_later(_EXIT_AFTER, self._end)  # where a descendant holds its output open
 
+    @override
     def pause_writing(self) -> None:
-        """Implement asyncio.BaseProtocol."""
         self.writable.clear()
 
+    @override
     def resume_writing(self) -> None:
-        """Implement asyncio.BaseProtocol."""
         self.writable.set()
 
     def _end(self) -> None:

@@ -99,7 +99,7 @@ class State(MutableMapping[str, Any]):
         """
         return {**{key: found for key, (found, _) in self._changed()}, **self._found}
 
-    def take(self) -> dict[str, Any]:
+    def take_delta(self) -> dict[str, Any]:
         """Return the changes so far and clear them: the caller applies them to the base."""
         delta = self.delta
         self._begin()
