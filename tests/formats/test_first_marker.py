@@ -9,7 +9,6 @@ import pytest
 
 from patchbay import StreamParser, parse
 from patchbay.errors import ConfigurationError
-from patchbay.formats import FORMATS
 from patchbay.formats.parser import FormatPlan
 from patchbay.formats.values.tool_names import make_rules
 
@@ -62,14 +61,6 @@ def test_prefilled_beginning_reaches_its_reader(monkeypatch: pytest.MonkeyPatch)
     assert expected == {case.id: replies(case) for case in cases()}
 
 
-def test_prefilled_message_starts_are_listed() -> None:
-    rows = {row.name: channel for row in FORMATS.values() for channel in row.channels}
-    assert len(rows) > 3
-    assert [] == [
-        name for name, row in rows.items() if (row.may_be_implied is not None) != bool(row.implied_words or row.implied_name)
-    ]
-
-
 def test_call_detection_depends_on_lines_and_not_on_pieces() -> None:
     text = "a" * 81 + ' = count(word="x")'
     assert text == read(text, TOOLS).content
@@ -78,11 +69,6 @@ def test_call_detection_depends_on_lines_and_not_on_pieces() -> None:
 def test_skipped_chunks_count_in_repair_offsets() -> None:
     call = '\n```tool_call\n{"name": "count", "arguments": {"times": 3,}}\n```'
     assert () != read("Some words. " * 20 + call, TOOLS).repairs
-
-
-def test_tools_of_the_same_value_are_read_once() -> None:
-    assert make_rules(TOOLS, "text") is make_rules(copy.deepcopy(TOOLS), "text")
-    assert make_rules(TOOLS, "text") is not make_rules(TOOLS, "keep")
 
 
 def test_tools_that_were_changed_in_place_are_read_again() -> None:

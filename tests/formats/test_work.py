@@ -127,6 +127,22 @@ IN_ARGUMENTS = {
     "comments in Python": (_PYTHON + "1,", "#\n"),
     "joined strings in Python": (_PYTHON, "'a' "),
     "nested expressions in Python": (_PYTHON + "[", "(" * 40 + "x" * 300 + "+1)" * 40 + ","),
+    **{
+        f"a typed value with {name}": (f"{_FUNCTION}<parameter=options>{head}", unit)
+        for head in ("[", "{", '["', "['", '{"next": ["')
+        for name, unit in {
+            f"brackets behind {head}": "[",
+            f"objects behind {head}": '{"a":',
+            f"digits behind {head}": "9",
+            f"quotes behind {head}": '"',
+            f"pairs of quotes behind {head}": "'',",
+            f"backslashes behind {head}": "\\",
+            f"half escapes behind {head}": "\\u00",
+            f"members behind {head}": '"next": "1",',
+            f"strings of arrays behind {head}": "'[1]',",
+            f"escaped layers behind {head}": "'\\x5c",
+        }.items()
+    },
     "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
 }
 

@@ -1,95 +1,40 @@
-"""The reader of Python arguments and values as models write them, in any split, in linear time."""
+"""Arguments in Python as models write them: what is read, what is prose, and what is cut off, in any split."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections import deque
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchbay.formats.source import MalformedCall, NoMatch, Source, Truncated, marker_set
-from patchbay.formats.values.python_reader import PythonReader
-from patchbay.formats.values.python_values import PythonArguments, PythonValue, arguments_json
-from patchbay.formats.values.tool_names import UNTYPED, ToolTypes
+from patchbay.types import Reply
+from support.repeated import examples
 
-TYPES = ToolTypes(
-    {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string"},
-            "days": {"type": "number"},
-            "tags": {"type": "array", "items": {"type": "string"}},
-            "options": {"type": "object"},
-            "_from": {"type": "string"},
-        },
-    }
+from .cuts import read, streamed
+
+NO_CALL, CUT = "no call", "cut"
+
+
+def tool(**properties: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}
+
+
+TOOL = tool(
+    city={"type": "string"},
+    days={"type": "number"},
+    tags={"type": "array", "items": {"type": "string"}},
+    options={"type": "object"},
+    _from={"type": "string"},
 )
 
 
-class Outcome(NamedTuple):
-    """The value or signal of a reading, its repairs, and its end offset."""
-
-    result: Any
-    notes: list[tuple[str, int]]
-    offset: int
-
-
-def outcome(pieces: list[str], what: str = "arguments", ends: tuple[str, ...] = (), *, ended: bool = True) -> Outcome:
-    """Read text in pieces. Without ``ended`` the source stays open, and an unfinished reading is "open"."""
-    source = Source()
-    notes: list[tuple[str, int]] = []
-    reader = PythonReader(source, lambda kind: notes.append((kind, source.offset)))
-    reader.stops = marker_set(ends)
-    source.mark()
-    queue = deque(filter(None, pieces)) or deque([""])
-    source.push(queue.popleft())
-    source.ended = ended and not queue
-    steps = getattr(reader, what)()
-    reported: Any
-    try:
-        while True:
-            next(steps)
-            if not queue and not ended:
-                return Outcome("open", notes, source.offset)
-            assert not source.ended, "waits although no more text comes"
-            if queue:
-                source.push(queue.popleft())
-            else:
-                source.ended = True
-    except StopIteration as stop:
-        reported = stop.value
-    except (MalformedCall, Truncated, NoMatch) as signal:
-        reported = type(signal)
-    return Outcome(reported, notes, source.offset)
-
-
-def read(text: str, types: ToolTypes = TYPES) -> str | type[Exception]:
-    """The JSON of the arguments in ``text``, read whole and character by character; or the signal."""
-    whole = outcome([text])
-    assert whole == outcome(list(text)), "the split makes a difference"
-    if not isinstance(whole.result, PythonArguments):
-        return whole.result  # type: ignore[no-any-return]
-    try:
-        return arguments_json(whole.result, types)
-    except NoMatch:
-        return NoMatch
-
-
-def value(text: str) -> PythonValue:
-    """The value that ``text`` begins with."""
-    whole = outcome([text], "value")
-    assert whole == outcome(list(text), "value"), "the split makes a difference"
-    assert isinstance(whole.result, PythonValue)
-    return whole.result
-
-
-def repairs(text: str) -> list[str]:
-    return [kind for kind, _ in outcome([text]).notes]
+def arguments_of(text: str, offered: dict[str, Any] | None = TOOL) -> str:
+    """The JSON of the arguments in ``text``, behind a tool's name."""
+    reply = read(f"<function_calls>f{text}</function_calls>", offered and [offered], format="olmo3")
+    return reply.tool_calls[0].raw_arguments if reply.tool_calls else NO_CALL
 
 
 ARGUMENTS = {
@@ -125,7 +70,7 @@ ARGUMENTS = {
     "(city='', tags=['', \"\"])": '{"city": "", "tags": ["", ""]}',
     "(city='It's always fresh', days=1)": '{"city": "It\'s always fresh", "days": 1}',
     "(city='the dogs' bowl', days=1)": '{"city": "the dogs\' bowl", "days": 1}',
-    "(city='New York', NY', days=1)": NoMatch,
+    "(city='New York', NY', days=1)": NO_CALL,
     "(city='New York', USA, days=1)": '{"city": "New York, USA", "days": 1}',
     "(city='x -c \"f(g('a'))\"', days=1)": '{"city": "x -c \\"f(g(\'a\'))\\"", "days": 1}',
     '(city="a "good" one", days=1)': '{"city": "a \\"good\\" one", "days": 1}',
@@ -159,7 +104,7 @@ ARGUMENTS = {
     "(city=O'Brien's 5\" pipe, days=1)": '{"city": "O\'Brien\'s 5\\" pipe", "days": 1}',
     "(city=$5,000, days=5%)": '{"city": "$5,000", "days": "5%"}',
     "(days=1,000,000, city=1,000)": '{"days": "1,000,000", "city": "1,000"}',
-    "(tags=[1], USA)": NoMatch,
+    "(tags=[1], USA)": NO_CALL,
     "(days=5kg)": '{"days": "5kg"}',
     "(city=C#, days=1)": '{"city": "C#", "days": 1}',
     "(city=#ff0000, days=1)": '{"city": "#ff0000", "days": 1}',
@@ -186,65 +131,54 @@ ARGUMENTS = {
     "({'city': 'a', 'tags': ['b')": '{"city": "a", "tags": ["b"]}',
     "(tags=(1, 2], days=1)": '{"tags": [1, 2], "days": 1}',
     "(tags=[1]], days=1)": '{"tags": [1], "days": 1}',
-    "(tags=[1]": Truncated,
+    "(tags=[1]": CUT,
     "(tags=[1]]": '{"tags": [1]}',
     "(city='a'\n```\n": '{"city": "a"}',
     # cut off
-    "(": Truncated,
-    "(city": Truncated,
-    "(city='a', days=1": Truncated,
-    "(city='a": Truncated,
-    "(city='\\": Truncated,
+    "(": CUT,
+    "(city": CUT,
+    "(city='a', days=1": CUT,
+    "(city='a": CUT,
+    "(city='\\": CUT,
     # no call
-    "(...)": NoMatch,
-    "(city=...)": NoMatch,
-    "(,)": NoMatch,
-    "(city, days)": NoMatch,
-    "(city: str, days: int = 3)": NoMatch,
-    "(self, city: Optional[str])": NoMatch,
-    "(**options)": NoMatch,
-    "(*args)": NoMatch,
-    "(it takes a city)": NoMatch,
-    "(city=my_data\nThis is how it works.)": NoMatch,
-    "(city=my_data\n\nThen)": NoMatch,
-    "(1, 2, 3, 4, 5, 6)": NoMatch,
-    "(city=```": NoMatch,
+    "(...)": NO_CALL,
+    "(city=...)": NO_CALL,
+    "(,)": NO_CALL,
+    "(city, days)": NO_CALL,
+    "(city: str, days: int = 3)": NO_CALL,
+    "(self, city: Optional[str])": NO_CALL,
+    "(**options)": NO_CALL,
+    "(*args)": NO_CALL,
+    "(it takes a city)": NO_CALL,
+    "(city=my_data\nThis is how it works.)": NO_CALL,
+    "(city=my_data\n\nThen)": NO_CALL,
+    "(1, 2, 3, 4, 5, 6)": NO_CALL,
+    "(city=```": NO_CALL,
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), ARGUMENTS.items(), ids=[text[:50] for text in ARGUMENTS])
-def test_arguments_become_json(text: str, expected: str | type[Exception]) -> None:
-    assert expected == read(text)
+def test_arguments_become_json(text: str, expected: str) -> None:
+    if expected == CUT:
+        reply = read(f"<function_calls>f{text}", [TOOL], format="olmo3")
+        assert ((), ["f"]) == (reply.tool_calls, [call.name for call in reply.incomplete])
+    else:
+        assert expected == arguments_of(text)
 
 
-def test_positional_arguments_of_an_unknown_tool_are_not_a_call() -> None:
-    assert read("('Rome')", UNTYPED) is NoMatch
-    assert read("(city='Rome', days=x)", UNTYPED) == '{"city": "Rome", "days": "x"}'
-
-
-def test_none_is_kept_if_required_or_nullable() -> None:
-    shape = {
-        "type": "object",
-        "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "string"}},
-    }
-    assert '{"a": null, "b": null}' == read("(a=None, b=None, c=None)", ToolTypes({**shape, "required": ["a"]}))
-    assert '{"a": null}' == read("(a=None)", UNTYPED)
-
-
-def test_dict_accepted_by_the_first_parameter_is_its_value() -> None:
-    record = ToolTypes({"type": "object", "properties": {"record": {"type": "object"}}})
-    assert '{"record": {"id": 1}}' == read("({'id': 1})", record)
-    assert '{"record": {"id": 1}}' == read("({'record': {'id': 1}})", record)
-
-
-def test_reading_ends_at_the_closing_bracket() -> None:
-    assert len("(city='a)')") == outcome(["(city='a)'), g(x=1)]"]).offset
-
-
-@pytest.mark.parametrize("text", ["()", "(city='Rome')", "('a', 2)", "(tags=[1, x])", "(city=New York)", "({'a': \"b\"})"])
-def test_a_call_is_read_as_soon_as_its_bracket_closes(text: str) -> None:
-    assert isinstance(outcome(list(text), ended=False).result, PythonArguments)
-    assert "open" == outcome(list(text[:-1]), ended=False).result
+@pytest.mark.parametrize(
+    ("text", "offered", "expected"),
+    [
+        ("('Rome')", None, NO_CALL),
+        ("(city='Rome', days=x)", None, '{"city": "Rome", "days": "x"}'),
+        ("(a=None)", None, '{"a": null}'),
+        ("(a=None, b=None)", tool(a={"type": "string"}, b={"type": ["string", "null"]}), '{"b": null}'),
+        ("({'id': 1})", tool(record={"type": "object"}), '{"record": {"id": 1}}'),
+        ("({'record': {'id': 1}})", tool(record={"type": "object"}), '{"record": {"id": 1}}'),
+    ],
+)
+def test_the_schema_says_where_a_value_goes(text: str, offered: dict[str, Any] | None, expected: str) -> None:
+    assert expected == arguments_of(text, offered)
 
 
 @pytest.mark.parametrize(
@@ -261,55 +195,35 @@ def test_a_call_is_read_as_soon_as_its_bracket_closes(text: str) -> None:
     ],
 )
 def test_repairs_are_reported(text: str, kinds: list[str]) -> None:
-    assert kinds == repairs(text)
+    reply = read(f"<function_calls>f{text}</function_calls>", [TOOL], format="olmo3")
+    assert kinds == [repair.kind for repair in reply.repairs]
 
 
 def test_a_marker_ends_the_arguments_outside_of_strings_only() -> None:
-    ends = ("<|end|>", "[END]")
-    whole = outcome(["(city='a<|end|>b', tags=[x <|end|>) c"], ends=ends)
-    assert '{"city": "a<|end|>b", "tags": ["x"]}' == arguments_json(whole.result, TYPES)
-    assert len("(city='a<|end|>b', tags=[x ") == whole.offset
-    assert len("(days=1") == outcome(["(days=1[END]"], ends=ends).offset
-    assert outcome(["(<|end|>)"], ends=ends).result is NoMatch
-
-
-@pytest.mark.parametrize(
-    ("text", "json_text", "rest"),
-    [
-        ("'abc', 5", '"abc"', ", 5"),
-        ("'it's it' x", "\"it's it' x", None),
-        ("[1, (2, 'x')]\n\nprose", '[1, [2, "x"]]', "\n\nprose"),
-        ("{'a': True}}", '{"a": true}', "}"),
-    ],
-)
-def test_only_the_first_value_is_read(text: str, json_text: str | None, rest: str | None) -> None:
-    if rest is None:
-        assert outcome([text], "value").result is Truncated
-        return
-    assert json_text == value(text).json
-    assert rest == text[outcome([text], "value").offset :]
-    assert text.removesuffix(rest) == value(text).text
-
-
-def test_a_value_that_does_not_begin_or_end_is_cut_off() -> None:
-    for text in ("", "[1", "'a", "{'a': "):
-        assert outcome([text], "value").result is Truncated
+    reply = read("<function_calls>f(city='a</function_calls>b', tags=[x </function_calls>) c", [TOOL], format="olmo3")
+    assert ['{"city": "a</function_calls>b", "tags": ["x"]}'] == [call.raw_arguments for call in reply.tool_calls]
+    assert ") c" == reply.content
 
 
 def test_brackets_nested_too_deeply_are_not_a_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
-        assert outcome(["(x=" + unit * 100_000]).result is NoMatch
-    assert "[" * 100 + "]" * 100 == outcome(["(x=" + "[" * 100 + "]" * 100 + ")"]).result.keywords["x"].json
+        text = "f(city=" + unit * 20_000
+        assert text == streamed([text], [TOOL], format="pythonic").content
+    assert '{"city": ' + "[" * 100 + "]" * 100 + "}" == arguments_of("(city=" + "[" * 100 + "]" * 100 + ")", tool(city={}))
 
 
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_an_argument_that_is_too_long_to_hold_back_breaks_its_call(quote: str) -> None:
-    text = f"(city={quote}{'x' * 2**20}y{quote}, days=1)"
-    readings = [outcome([text[at : at + size] for at in range(0, len(text), size)]) for size in (len(text), 2**16)]
+    text = f"<function_calls>f(city={quote}{'x' * 2**20}y{quote}, days=1)</function_calls>"
+    readings = [
+        streamed([text[at : at + size] for at in range(0, len(text), size)], [TOOL], format="olmo3")
+        for size in (len(text), 2**16)
+    ]
     assert readings[0] == readings[1]
-    assert readings[0].result is MalformedCall
+    assert ((), ["f"]) == (readings[0].tool_calls, [call.name for call in readings[0].incomplete])
 
 
+SETTINGS = settings(max_examples=examples(60))
 texts = st.text(st.sampled_from("abc é'\"\\\n\t,:=()[]{}#+%.*\x00\ud800") | st.characters(), max_size=12)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -331,19 +245,13 @@ def in_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=list))
 
 
-@st.composite
-def pieces(draw: st.DrawFn, text: str) -> list[str]:
-    """The text, cut anywhere."""
-    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=10)))
-    return [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
-
-
-@given(st.data(), st.lists(values, max_size=3), st.dictionaries(names, values, max_size=4))
-def test_a_call_that_python_could_read_is_read_as_it_is(data: st.DataObject, given_: list[Any], named: dict[str, Any]) -> None:
-    text = f"({', '.join([*map(repr, given_), *(f'{name}={value!r}' for name, value in named.items())])})"
-    reported = outcome(data.draw(pieces(text + " and more"))).result
-    assert in_json(given_) == [json.loads(value.json) for value in reported.positional]
-    assert in_json(named) == {name: json.loads(value.json) for name, value in reported.keywords.items()}
+@SETTINGS
+@given(st.dictionaries(names, values, max_size=4))
+def test_a_call_that_python_could_read_is_read_as_it_is(named: dict[str, Any]) -> None:
+    text = f"({', '.join(f'{name}={value!r}' for name, value in named.items())})"
+    reply = read(f"<function_calls>f{text}</function_calls> and more", None, format="olmo3")
+    assert [in_json(named)] == [json.loads(call.raw_arguments) for call in reply.tool_calls]
+    assert "and more" == (reply.content or "").strip()
 
 
 LITERALS = [
@@ -365,10 +273,10 @@ literals = st.recursive(
 )
 
 
-@given(st.data(), literals)
-def test_literals_equal_pythons(data: st.DataObject, text: str) -> None:
-    reported = outcome(data.draw(pieces(f"(a={text})"))).result
-    assert in_json(ast.literal_eval(text)) == json.loads(reported.keywords["a"].json)
+@SETTINGS
+@given(literals)
+def test_literals_equal_pythons(text: str) -> None:
+    assert {"a": in_json(ast.literal_eval(text))} == json.loads(arguments_of(f"(a={text})", tool(a={})))
 
 
 FRAGMENTS = [
@@ -381,25 +289,9 @@ FRAGMENTS = [
 """Fragments that the reader's decisions depend on."""
 
 
-@given(st.data(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join), st.booleans())
-def test_any_split_gives_the_value_of_the_whole_text(data: st.DataObject, text: str, is_call: bool) -> None:
-    what, text = ("arguments", "(" + text) if is_call else ("value", text)
-    whole = outcome([text], what, ("<|end|>", "[END]"))
-    assert whole == outcome(data.draw(pieces(text)), what, ("<|end|>", "[END]"))
-    assert whole == outcome(list(text), what, ("<|end|>", "[END]"))
-
-
+@SETTINGS
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=2), max_size=14).map("".join))
-def test_python_arguments_are_valid_encodable_json(text: str) -> None:
-    reported = outcome(["(" + text]).result
-    if not isinstance(reported, PythonArguments):
-        assert reported in (Truncated, NoMatch)
-        return
-    for written in (*reported.positional, *reported.keywords.values()):
-        for json_text in (written.json, written.nearest):
-            if json_text is not None:
-                json.loads(json_text.encode())
-    try:
-        assert isinstance(json.loads(arguments_json(reported, TYPES)), dict)
-    except NoMatch:
-        pass
+def test_any_text_in_a_call_reads_the_same_in_any_split_and_gives_valid_json(text: str) -> None:
+    reply: Reply = read(f"<function_calls>f({text}</function_calls>", [TOOL], format="olmo3")
+    for call in reply.tool_calls:
+        assert isinstance(json.loads(call.raw_arguments.encode()), dict)
