@@ -282,12 +282,15 @@ async def test_session_takes_over_only_once_open(take_over):
     assert coming is manager.active
 
 
-async def test_waiting_swap_is_refused_if_the_pending_session_ends():
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_waiting_swap_is_refused_if_the_pending_session_ends_or_leaves(leaves):
     manager, coming, swapping = await waiting()
+    if leaves:
+        manager.leave(coming)
     coming.is_open = False
-    with pytest.raises(ConfigurationError, match="is not open"):
+    with pytest.raises(ConfigurationError, match="no pending session" if leaves else "is not open"):
         await swapping
-    assert coming is manager.pending
+    assert manager.pending is (None if leaves else coming)
 
 
 @pytest.mark.parametrize("thing", [None, "a session", dict])
@@ -317,13 +320,6 @@ async def test_cancelled_prepare_and_swap_change_nothing():
     swapping.cancel()
     await asyncio.wait([swapping])
     assert (active, coming) == (manager.active, manager.pending)
-
-
-async def test_swap_ends_if_the_pending_session_leaves():
-    manager, coming, swapping = await waiting()
-    manager.leave(coming)
-    with pytest.raises(ConfigurationError, match="no pending session"):
-        await swapping
 
 
 async def test_the_active_session_is_not_prepared_again():
