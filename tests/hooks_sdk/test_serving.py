@@ -258,6 +258,7 @@ def test_running_calls_are_answered_when_the_input_ends(tmp_path):
         return "done"
     """
     with running(tmp_path, body) as hook:
+        hook.ask("hook.before_tool", {"tool": "slow"})  # what is imported on first use may take longer than a host waits
         hook.send("hook.before_tool", {"tool": "slow"})
         status, out, _ = hook.end()
         assert (0, "done") == (status, json.loads(out)["result"]["result"]["for_llm"])
