@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -11,13 +10,14 @@ import pytest
 from patchbay.models import ChatRequest
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
+from support.running import run
 
 
 def ask(model: ScriptedModel) -> Any:
     async def answer() -> Any:
         return [event async for event in model.respond(ChatRequest([{"role": "user", "content": "hi"}]))][-1]
 
-    return asyncio.run(asyncio.wait_for(answer(), 30))
+    return run(answer())
 
 
 def ask_and_hide_errors(model: ScriptedModel) -> None:

@@ -15,6 +15,7 @@ import pytest
 from patchbay import tool
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.tools import FunctionTool, Tool, ToolContext, Validation, as_tool, collect_tools
+from support.running import run
 
 if TYPE_CHECKING:
     import patchbay.tools as elsewhere
@@ -23,11 +24,8 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 
 
 def call(item: Tool, raw: str = "{}", validation: Validation | None = Validation()) -> Any:  # noqa: B008
-    async def carry_out() -> Any:
-        context = ToolContext(call_id="c1", name=item.name, iteration=2)
-        return await item.run(item.validate(raw, validation), context)
-
-    return asyncio.run(asyncio.wait_for(carry_out(), 30))
+    context = ToolContext(call_id="c1", name=item.name, iteration=2)
+    return run(item.run(item.validate(raw, validation), context))
 
 
 def test_decorator_takes_name_and_description_from_the_function():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from datetime import date
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from patchbay.errors import ConfigurationError, ToolArgumentsError
 from patchbay.tools import BaseTool, FunctionTool, Tool, ToolContext, ToolDefinition, Validation, collect_tools
+from support.running import run
 
 SQL = {"type": "object", "properties": {"sql": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["sql"]}
 
@@ -43,10 +43,7 @@ class Declared(BaseTool):
 
 
 def call(item: Tool, raw: str) -> Any:
-    async def carry_out() -> Any:
-        return await item.run(item.validate(raw, Validation()), ToolContext(call_id="c1", name=item.name))
-
-    return asyncio.run(asyncio.wait_for(carry_out(), 30))
+    return run(item.run(item.validate(raw, Validation()), ToolContext(call_id="c1", name=item.name)))
 
 
 def test_a_class_with_a_declaration_is_a_tool():
@@ -109,8 +106,8 @@ def test_a_function_tool_checks_its_arguments_without_an_executor_too():
 
     item = FunctionTool(search_web)
     assert isinstance(item, BaseTool)
-    assert ["q", "q"] == asyncio.run(item.run_async(args={"query": "q", "max_results": "2"}))
-    assert "required property 'query'" in asyncio.run(item.run_async(args={}))["error"]
+    assert ["q", "q"] == run(item.run_async(args={"query": "q", "max_results": "2"}))
+    assert "required property 'query'" in run(item.run_async(args={}))["error"]
 
 
 def test_a_limit_may_be_set_later_and_is_checked_then_too():

@@ -12,6 +12,7 @@ from patchbay.executor import Executor
 from patchbay.tools import BaseTool, FunctionTool, Tool, ToolContext, ToolDefinition, tool
 from patchbay.tools.tool import find_facts
 from patchbay.types import ToolCall
+from support.running import run
 
 
 def where(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -19,11 +20,11 @@ def where(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts(item: Tool, **arguments: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(find_facts(item, arguments), 30))
+    return run(find_facts(item, arguments))
 
 
 def called(item: Tool, raw: str = '{"path": "a"}') -> str:
-    return asyncio.run(Executor([item]).run([ToolCall("1", item.name, raw)]))[0].content
+    return run(Executor([item]).run([ToolCall("1", item.name, raw)]))[0].content
 
 
 def test_tool_has_no_facts_by_default():
@@ -59,7 +60,7 @@ def test_functions_methods_and_handlers_may_have_facts():
         tool(handler=use.function, facts=Folder("/home").where),
     ]
     assert ["/srv/a", "/srv/a", "/srv/a", "shop: /srv/a", "/home/a"] == [called(each) for each in items]
-    assert "/srv/a" == asyncio.run(use.run_async(args={"path": "a"}))
+    assert "/srv/a" == run(use.run_async(args={"path": "a"}))
 
 
 def test_tool_class_may_define_facts_as_sync_or_async_method():
@@ -113,7 +114,7 @@ def test_tool_that_calls_another_keeps_its_own_facts():
         outcome = await inner.run_async(args={}, tool_context=tool_context)
         return f"{outcome} {tool_context.facts['path']} {tool_context.state['inner']}"
 
-    [execution] = asyncio.run(Executor([outer]).run([ToolCall("1", "outer", '{"path": "a"}')]))
+    [execution] = run(Executor([outer]).run([ToolCall("1", "outer", '{"path": "a"}')]))
     assert ("/inner /srv/a 1", {"inner": 1}, True) == (
         execution.content,
         execution.actions.state_delta,
