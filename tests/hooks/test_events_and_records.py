@@ -236,20 +236,6 @@ def test_a_call_is_recorded_with_no_hook_mounted():
     assert ("turn.tool.after", 1) == (record.meta.trace_path, record.meta.iteration)
 
 
-def test_decisions_are_recorded_in_order_with_their_hooks():
-    records, _ = recorded(
-        hook(before_tool=Modify({"arguments": {"a": 5}})),
-        hook(before_tool=Modify({"arguments": {"a": 5, "b": 2}}), approve_tool=True, after_tool=Modify("nine")),
-    )
-    (record,) = records
-    assert (
-        ("hook0", "before_tool", "changed arguments"),
-        ("hook1", "approve_tool", "approved"),
-        ("hook1", "after_tool", "changed the result"),
-    ) == record.decisions
-    assert digest_of("add", {"a": 5, "b": 2}) == record.digest
-
-
 @pytest.mark.parametrize(
     ("methods", "decision", "code"),
     [

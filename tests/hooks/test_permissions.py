@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from patchbay.executor import Executor
-from patchbay.hooks import DenyTool, HookManager, HookPolicy, Modify, Respond
+from patchbay.hooks import HookManager, HookPolicy, Modify, Respond
 from patchbay.tools import Tool, ToolContext, tool
-from patchbay.types import Reply
 
 from .turns import HI, Table, called, hook, managed, play_turn, run_turn
 
@@ -44,34 +43,6 @@ def test_protected_call_cannot_be_redirected(caplog):
     manager = managed(hook_with_tools("mine"), renames("rm", "mine"), policy=RM_IS_PROTECTED)
     assert [("rm", "x")] == play_turn(manager, RM, "done").ran
     assert "made a call of 'rm' one of 'mine', and one of them is protected" in caplog.text
-
-
-def test_no_call_can_be_redirected_to_a_protected_tool():
-    turned = play_turn(managed(renames("add", "rm", {"path": "y"}), policy=RM_IS_PROTECTED))
-    assert ([("add", 1, 2)], ["3"]) == (turned.ran, turned.results)
-
-
-def test_arguments_of_a_protected_tool_can_still_be_changed_and_its_calls_refused():
-    turned = play_turn(managed(hook(before_tool=Modify({"arguments": {"path": "y"}})), policy=RM_IS_PROTECTED), RM, "done")
-    assert [("rm", "y")] == turned.ran
-    assert [] == play_turn(managed(hook(before_tool=DenyTool("no")), policy=RM_IS_PROTECTED), RM, "done").ran
-
-
-def test_result_of_a_protected_tool_reaches_the_model_unchanged(caplog):
-    manager = managed(hook(after_tool=Modify({"result": "mine"})), policy=RM_IS_PROTECTED)
-    assert ["gone"] == play_turn(manager, RM, "done").results
-    assert "changed the result of the protected tool 'rm'" in caplog.text
-    assert ["mine"] == play_turn(manager).results, "others it may change"
-
-
-@pytest.mark.parametrize("call_id", ["c1", "c2", ""])
-def test_a_hook_writes_no_call_of_a_protected_tool(call_id, caplog):
-    written = {"id": call_id, "type": "function", "function": {"name": "rm", "arguments": '{"path": "y"}'}}
-    manager = managed(hook(after_llm=Modify({"content": "hi", "tool_calls": [written]})), policy=RM_IS_PROTECTED)
-    turned = play_turn(manager, Reply("hello", tool_calls=(called(),)), "done")
-    assert [("add", 1, 2)] == turned.ran
-    assert "hi" == turned.final.messages[1]["content"], "the rest of its answer holds"
-    assert "wrote calls of protected tools" in caplog.text
 
 
 def test_a_call_of_a_protected_tool_that_the_model_wrote_may_be_left_changed_or_removed():

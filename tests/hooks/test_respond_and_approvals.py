@@ -26,13 +26,6 @@ def approver(asked: list[Any], answer: Any = True) -> Any:
 RESPONDS = hook(before_tool=Respond("answered"))
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("foreign", ["add"]), ("always", ["add"]), ("never", [])])
-def test_an_answer_for_a_tool_that_is_not_its_own_needs_approval(policy, expected):
-    asked = []
-    turned = play_turn(managed(RESPONDS, approver(asked), policy=HookPolicy(respond_approval=policy)))
-    assert (["answered"], expected, []) == (turned.results, asked, turned.ran)
-
-
 @pytest.mark.parametrize(("policy", "result"), [("foreign", "Tool execution denied by approval hook"), ("never", "answered")])
 def test_an_answer_that_is_not_approved_is_a_denied_call(policy, result):
     turned = play_turn(managed(RESPONDS, approver([], False), policy=HookPolicy(respond_approval=policy)))
@@ -54,15 +47,6 @@ def test_approval_of_an_injected_tool_precedes_its_owner():
     owner = hook_with_tools(WEATHER, before_tool=lambda call: asked.append("owner") or Respond("x"))
     turned = play_turn(managed(owner, approver(asked, False), policy=HookPolicy(respond_approval="always")), OSLO, "done")
     assert (["get_weather"], ["Tool execution denied by approval hook"]) == (asked, turned.results)
-
-
-@pytest.mark.parametrize("policy", ["foreign", "never", "always"])
-@pytest.mark.parametrize("protected", ["add", "a*", "*"])
-def test_hook_responses_for_protected_tools_are_ignored(policy, protected, caplog):
-    rules = HookPolicy(respond_approval=policy, protected=frozenset({protected}))
-    turned = play_turn(managed(RESPONDS, policy=rules))
-    assert (["3"], [("add", 1, 2)]) == (turned.results, turned.ran)
-    assert "the protected tool 'add'" in caplog.text
 
 
 def test_answered_protected_tool_is_approved_and_later_hooks_are_called():

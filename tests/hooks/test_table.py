@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from patchbay import hooks
-from patchbay.hooks import HookManager, ToolOutput
+from patchbay.hooks import HookManager, HookPolicy, ToolOutput
 from patchbay.types import Reply
 from support.tables import rows
 
@@ -50,12 +50,14 @@ def outcome(turned: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("row", rows(__file__, "turns.jsonl"), ids=lambda row: row["about"])
 def test_turn_with_hooks(row, caplog):
-    manager = HookManager()
+    manager, records = HookManager(policy=HookPolicy(**row.get("policy", {}))), []
+    manager.recorders.append(records.append)
     for number, methods in enumerate(row["hooks"]):
         answers = {point: decision(written) for point, written in methods.items()}
         manager.mount(f"hook{number}", hook(**answers), fail_closed=row.get("fail_closed"))
     script = [step(each) for each in row.get("script", [])]
     turned = play_turn(manager, *script, messages=row.get("messages", HI), parameters=row.get("parameters"))
     found, expected = outcome(turned), dict(row["expect"])
+    found["decisions"] = [list(each) for record in records for each in record.decisions]
     assert all(words in caplog.text for words in expected.pop("log", []))
     assert expected == {name: found[name] for name in expected}
