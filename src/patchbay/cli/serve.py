@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -201,39 +202,41 @@ def serve(
     registrations = None if store == MEMORY else RegistrationStore(store)
     agents = [load_agent(target) for target in agent]
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
-    served_plugins: ServedPlugins | None = None
-    if plugins is not None:
-        from patchbay.cli.serve_plugins import ServedPlugins
+    with ExitStack() as opened:
+        served_plugins: ServedPlugins | None = None
+        if plugins is not None:
+            from patchbay.cli.serve_plugins import ServedPlugins
 
-        served_plugins = ServedPlugins(plugins, plugins_port)
-        if settings.callback_ports is not None:
-            settings = replace(settings, callback_ports=settings.callback_ports | {served_plugins.port})
-    app = create_tools_app(
-        role_names,
-        store=registrations,
-        settings=settings,
-        upstream=proxied,
-        chat=chat,
-        realtime=realtime,
-        governance=governance,
-        mcp_servers=partial(mcp_servers, mcp_config, config),
-        mcp_pins=Pins(),
-        agents=agents,
-        beside=served_plugins.run if served_plugins is not None else None,
-    )
+            served_plugins = ServedPlugins(plugins, plugins_port)
+            opened.callback(served_plugins.close)
+            if settings.callback_ports is not None:
+                settings = replace(settings, callback_ports=settings.callback_ports | {served_plugins.port})
+        app = create_tools_app(
+            role_names,
+            store=registrations,
+            settings=settings,
+            upstream=proxied,
+            chat=chat,
+            realtime=realtime,
+            governance=governance,
+            mcp_servers=partial(mcp_servers, mcp_config, config),
+            mcp_pins=Pins(),
+            agents=agents,
+            beside=served_plugins.run if served_plugins is not None else None,
+        )
 
-    if app.proxy is not None:
-        show_requests(app.proxy, options.log)
+        if app.proxy is not None:
+            show_requests(app.proxy, options.log)
 
-    def announce(url: str) -> None:
-        _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)
-        _, dim, plain = styles(sys.stdout)
-        monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
-        print(f"  {dim}monitor{plain} {monitor}", flush=True)
-        for each in filter(None, warnings):
-            _logger.warning("%s", each)
+        def announce(url: str) -> None:
+            _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)
+            _, dim, plain = styles(sys.stdout)
+            monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
+            print(f"  {dim}monitor{plain} {monitor}", flush=True)
+            for each in filter(None, warnings):
+                _logger.warning("%s", each)
 
-    sys.exit(run(lambda _worker: app, options, ready=announce))
+        sys.exit(run(lambda _worker: app, options, ready=announce))
 
 
 def _announce(

@@ -85,6 +85,10 @@ class ServedPlugins:
         """The port of their host."""
         return int(self._listener.getsockname()[1])
 
+    def close(self) -> None:
+        """Stop listening, also where the server could not start."""
+        self._listener.close()
+
     @asynccontextmanager
     async def run(self, service: RegistryService) -> AsyncIterator[None]:
         """Run the plugins during the block; then remove their tools, wait for running calls, and end their processes."""
