@@ -57,29 +57,32 @@ class RunResult:
 class ToolRunner:
     """Runs the loop: asks the model, runs its calls, sends it the results, until it answers.
 
-    ``client`` is an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (it is wrapped inside, so models without tool calling work too),
-    a model's name or URL (``patchbay.models.resolve_model``), or any ChatModel. ``model`` is that of runs that name none.
-    ``options`` are those of ``resolve_model``: of ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, and for a name
-    those of its connection. ``tools`` are functions, Tools and Toolsets, mixed. ``mcp_servers`` are MCP servers whose tools are
-    added: a list of ``patchbay.mcp.McpServer``, the mapping of ``mcpServers``, or the path of a file with it; the first run
-    starts them, ``aclose`` ends them. ``validate`` is True, False (arguments need only be a JSON object) or a dict with
-    ``coerce_types`` and ``use_defaults``. ``tool_timeout`` is in seconds, for tools that have no timeout of their own.
+    One runner can run any number of turns concurrently. Raises ConfigurationError and TypeError for invalid options: two tools of
+    one name, an unusable schema, an invalid limit. ``aclose`` it to end its MCP servers and connections.
 
-    ``on_tool_call(call, iteration)`` is called before each call runs, ``on_tool_result(execution, iteration)`` when it has
-    settled; both may be async. Their exceptions are logged and collected in ``RunResult.callback_errors``; the run goes on.
-
-    ``before`` and ``after`` may answer a call before its tool runs, or change its result (``patchbay.executor.callbacks``).
-    ``on_progress(call, progress)`` gets the progress of running tools. ``hooks`` are called with requests, answers and calls, and
-    may end a turn (``patchbay.hooks``). ``media`` stores the files of results (None: ``patchbay.media.shared_store``).
-
-    A run ends after ``max_iterations`` rounds, ``max_calls`` calls or ``max_seconds`` seconds (None: no limit), with that as its
-    finish_reason. A call that gave the same result ``max_repeats`` times is refused. The model gets at most ``max_result_chars``
-    characters of a result, and a tool to read the rest. ``attachments`` are the kinds ("image", "audio", "file") that it accepts.
-    With more than 40 tools it is offered a search in their place (``tool_search``; None: always all of them).
-
-    With ``raise_on_max_iterations`` a turn without an answer raises MaxIterationsError instead of ending with finish_reason
-    "max_iterations". Raises ConfigurationError and TypeError for invalid options: two tools of one name, an unusable schema, an
-    invalid limit. One runner can run any number of turns concurrently.
+    - ``client``: an ``openai.OpenAI`` or ``openai.AsyncOpenAI`` (wrapped inside, so models without tool calling work too), a
+      model's name or URL (``patchbay.models.resolve_model``), or any ChatModel
+    - ``model``: that of runs that name none
+    - ``options``: those of ``resolve_model``: of ``patchbay.wrap``, its ``tools`` under the name ``tool_mode``, for a name those
+      of its connection
+    - ``tools``: functions, Tools and Toolsets, mixed
+    - ``mcp_servers``: servers whose tools are added by the first run: a list of ``patchbay.mcp.McpServer``, the mapping of
+      ``mcpServers``, or the path of a file with it
+    - ``validate``: True, False (arguments need only be a JSON object) or a dict with ``coerce_types`` and ``use_defaults``
+    - ``tool_timeout``: seconds, for tools that have no timeout of their own
+    - ``on_tool_call(call, iteration)``, ``on_tool_result(execution, iteration)``: called before each call runs, and when it has
+      settled; may be async. Their exceptions are collected in ``RunResult.callback_errors``, and the run goes on
+    - ``on_progress(call, progress)``: gets the progress of running tools
+    - ``before``, ``after``: may answer a call before its tool runs, or change its result (``patchbay.executor.callbacks``)
+    - ``hooks``: called with requests, answers and calls; may end a turn (``patchbay.hooks``)
+    - ``media``: stores the files of results (None: ``patchbay.media.shared_store``)
+    - ``max_iterations``, ``max_calls``, ``max_seconds``: the rounds, calls and seconds after which a run ends, with that as its
+      finish_reason (None: no limit)
+    - ``raise_on_max_iterations``: a turn without an answer raises MaxIterationsError instead
+    - ``max_repeats``: a call that gave the same result so many times is refused
+    - ``max_result_chars``: the most characters of a result for the model, which gets a tool to read the rest
+    - ``attachments``: the kinds of files of results that the model accepts: "image", "audio", "file"
+    - ``tool_search``: with more than 40 tools the model is offered a search in their place; None: always all of them
     """
 
     def __init__(

@@ -36,49 +36,50 @@ USER = "user"
 
 @dataclass
 class Shared:
-    """The state that all agents of one run share.
-
-    ``recorded`` are the ids of events in the log, ``handled_escalations`` those of events that have ended a loop, ``call_ids``
-    those of calls. ``writing`` is the lock of parallel branches that compute and record changes of the state. ``turns`` counts
-    the turns of the agents, ``tools`` the most that one of them has. ``rewound``: a hook has hidden the run from models.
-    """
+    """The state that all agents of one run share."""
 
     budget: Budget
     usage: Usage = NO_USAGE
     ended: bool = False
     recorded: set[str] = field(default_factory=set)
+    """The ids of events in the log."""
     handled_escalations: set[str] = field(default_factory=set)
+    """The ids of events that have ended a loop."""
     call_ids: set[str] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """The lock of parallel branches that compute and record changes of the state."""
     turns: int = 0
+    """The number of turns of the agents."""
     tools: int = 0
+    """The most tools that one of the agents has."""
     rewound: bool = False
+    """Whether a hook has hidden the run from models."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InvocationContext:
-    """The context of one run for one agent: callbacks get it as ``ctx``, tools as ``tool_context.invocation_context``.
-
-    ``session`` is only read; a callback's changes of ``state`` are recorded with the agent's next event. ``branch`` is the path
-    through parallel agents, None outside of them. ``invocation_id`` is the run's. Setting ``end_invocation`` ends the run after
-    the current step. ``hooks`` are those of its turns, or None, and ``hook_scope`` identifies the run to them. ``media`` is the
-    store of results' files, None for the process's own; the files belong to the session ``session_key`` (``Session.key``): this
-    one, or that of the caller of the agent as a tool.
-    """
+    """The context of one run for one agent: callbacks get it as ``ctx``, tools as ``tool_context.invocation_context``."""
 
     agent: BaseAgent
     session: Session
+    """Only read it; a callback's changes of ``state`` are recorded with the agent's next event."""
     session_service: BaseSessionService
     invocation_id: str
+    """The run's."""
     run_config: RunConfig
     shared: Shared
     user_content: Content | None = None
     bus: EventBus | None = None
     hooks: HookManager | None = None
+    """The hooks of the run's turns."""
     hook_scope: HookScope | None = None
+    """Identifies the run to hooks."""
     media: MediaStore | None = None
+    """The store of results' files, None for the process's own."""
     owner_key: str | None = None
+    """The ``Session.key`` of the caller's session, in a run of an agent as a tool."""
     branch: str | None = None
+    """The path through parallel agents, None outside of them."""
     _state: State | None = field(default=None, init=False)
 
     @property
@@ -125,7 +126,7 @@ class InvocationContext:
 
     @property
     def end_invocation(self) -> bool:
-        """Whether the run ends here."""
+        """Whether the run ends after the current step; may be set."""
         return self.shared.ended
 
     @end_invocation.setter
@@ -134,8 +135,7 @@ class InvocationContext:
 
     def child(self, agent: BaseAgent, *, branch: str | None = None) -> InvocationContext:
         """Return the context of the same run for ``agent``; ``branch`` is appended to the path through parallel agents."""
-        child = InvocationContext.__new__(InvocationContext)
-        vars(child).update(vars(self))
+        child = copy.copy(self)
         child.agent = agent
         child._state = None  # noqa: SLF001  (its own changes)
         if branch is not None:

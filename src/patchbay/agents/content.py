@@ -120,10 +120,7 @@ class Content(_Data):
     @property
     def text(self) -> str:
         """The joined texts of the parts, without the model's thoughts."""
-        parts = self.parts
-        if len(parts) == 1:  # most
-            return "" if parts[0].thought else parts[0].text or ""
-        return "".join([part.text for part in parts if part.text and not part.thought])
+        return "".join([part.text for part in self.parts if part.text and not part.thought])
 
 
 class EventActions(_Data):
@@ -203,7 +200,4 @@ class Event(_Data, kw_only=True):
         """Whether this is an answer: not partial, not an error, with content, and without calls or responses."""
         if self.partial or self.error_code is not None or self.content is None or not self.content.parts:
             return False
-        for part in self.content.parts:  # noqa: SIM110  (called for every event, and a generator costs more than all of this)
-            if part.function_call is not None or part.function_response is not None:
-                return False
-        return True
+        return not (self.get_function_calls() or self.get_function_responses())

@@ -23,25 +23,28 @@ _logger = logging.getLogger(__name__)
 class RunConfig:
     """The limits and settings of one run; times are in seconds, None means no limit.
 
-    ``max_llm_calls`` and ``max_tool_calls`` count over all agents of the run, those of parallel branches included.
-    ``run_timeout`` is for the whole run, callbacks and custom agents included, once it has its session;
-    ``llm_timeout`` for each answer of a model, ``tool_timeout`` for tools without a limit of their own. With ``streaming`` the
-    run's events include partial ones, as a model writes.
-
-    A model gets the last ``max_history_events`` events of a session with content; of a longer session at least three quarters of
-    that, since the window moves in steps, so that the server's prompt cache holds. A message of more than ``max_message_length``
-    characters is refused. ``context`` is the caller's own, for callbacks and tools. Raises ConfigurationError for invalid limits.
+    Raises ConfigurationError for invalid limits.
     """
 
     max_llm_calls: int | None = 50
+    """Requests to models, over all agents of the run, those of parallel branches included."""
     max_tool_calls: int | None = None
+    """Calls of tools, counted in the same way."""
     run_timeout: float | None = None
+    """The time of the whole run, callbacks and custom agents included, once it has its session."""
     llm_timeout: float | None = None
+    """The time of each answer of a model."""
     tool_timeout: float | None = None
+    """The time of tools without a limit of their own."""
     streaming: bool = False
+    """Whether the events include partial ones, as a model writes."""
     max_history_events: int | None = 100
+    """A model gets the last events of a session with content, so many; of a longer session at least three quarters of that, since
+    the window moves in steps, so that the server's prompt cache holds."""
     max_message_length: int | None = None
+    """The most characters of a message; a longer one is refused."""
     context: Mapping[str, Any] = field(default_factory=dict)
+    """The caller's own, for callbacks and tools."""
 
     def __post_init__(self) -> None:
         for name in ("max_llm_calls", "max_tool_calls", "max_history_events", "max_message_length"):

@@ -94,7 +94,7 @@ class Runner:
         config = run_config if run_config is not None else _DEFAULT_CONFIG
         if not isinstance(config, RunConfig):
             raise TypeError(f"run_config must be a RunConfig, not {type(config).__name__}.")
-        state = _State()
+        state = _RunStatus()
         return RunEvents(state, self._events(state, user_id, session_id, content, config))
 
     run_async = run
@@ -122,7 +122,7 @@ class Runner:
         await self.aclose()
 
     async def _events(
-        self, run: _State, user_id: str, session_id: str, content: Content, config: RunConfig
+        self, run: _RunStatus, user_id: str, session_id: str, content: Content, config: RunConfig
     ) -> AsyncGenerator[Event, None]:
         run.ended = asyncio.Event()
         try:
@@ -219,7 +219,7 @@ async def _record_rewind(ctx: InvocationContext) -> None:
 
 
 @dataclass
-class _State:
+class _RunStatus:
     """The state of a run. Separate from RunEvents, which the generator must not keep alive: dropping that ends the run."""
 
     text: str | None = None
@@ -234,7 +234,7 @@ class RunEvents:
     event loop itself ends.
     """
 
-    def __init__(self, state: _State, events: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, state: _RunStatus, events: AsyncGenerator[Event, None]) -> None:
         self._state = state
         # Until iteration begins: leaving the loop then drops the generator, and the event loop closes it. A reference here would
         # keep the session locked as long as this object exists.

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Budget:
     """The rounds, calls and seconds of one run; None for no limit. Raises ConfigurationError for an invalid limit.
 
-    Parallel agents of one run share one Budget. Failed calls count too. The clock starts with ``start()``, and can be paused
-    (``paused``). ``exceeded`` is the finish_reason of the first limit that was reached: "max_iterations", "max_calls" or
+    Parallel agents of one run share one Budget. Failed calls count too. The clock starts with ``start_clock()``, and can be
+    paused (``paused``). ``exceeded`` is the finish_reason of the first limit that was reached: "max_iterations", "max_calls" or
     "max_seconds".
     """
 
@@ -38,9 +38,9 @@ class Budget:
         self.calls = 0
         self.exceeded: str | None = None
         self.ends: float | None = None
-        """The deadline, by the event loop's clock; None before ``start()``, without a limit, and during a pause."""
+        """The deadline, by the event loop's clock; None before ``start_clock()``, without a limit, and during a pause."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of the clock; None before ``start()`` and without a limit."""
+        """The event loop of the clock; None before ``start_clock()`` and without a limit."""
         self._left = 0.0
         self._pauses = 0
         self._watchers: set[Callable[[float | None], None]] = set()

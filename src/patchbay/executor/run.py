@@ -34,31 +34,33 @@ _NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of a run; None is the same as no value.
-
-    ``agent_scope`` is the agent's part of the tools' contexts. ``attachments`` are the kinds ("image", "audio", "file") that the
-    model accepts; others are only announced to it. ``results`` stores long results, by default in memory for this run. With
-    ``offer_reader`` the tool that reads them is offered from the start, since ``results`` has those of earlier runs.
-    ``tool_timeout``, ``hooks`` and ``media`` replace the executor's own. ``call_ids`` are ids that the run's calls must not have;
-    the run adds its own, and parallel agents share one set. ``reserved`` are names of the caller's own tools, which a tool that
-    the run adds must not have. ``found`` has the names of the tools that searches of the session found; the run adds its own.
-    ``on_settled`` is called with each execution the moment the call settles, however slow the consumer of the batch is; its
-    exceptions are logged. ``scope`` identifies the turn to hooks.
-    """
+    """The options of a run; None is the same as no value."""
 
     budget: Budget | None
     agent_scope: AgentScope
+    """The agent's part of the tools' contexts."""
     attachments: Collection[str]
+    """The kinds ("image", "audio", "file") that the model accepts; others are only announced to it."""
     results: ResultStore | None
+    """Stores long results, by default in memory for this run."""
     offer_reader: bool
+    """Offer the tool that reads long results from the start, since ``results`` has those of earlier runs."""
     tool_timeout: float | None
+    """Replaces the executor's own."""
     call_ids: set[str] | None
+    """Ids that the run's calls must not have; the run adds its own, and parallel agents share one set."""
     reserved: Collection[str]
+    """Names of the caller's own tools, which a tool that the run adds must not have."""
     found: dict[str, None] | None
+    """The names of the tools that searches of the session found; the run adds its own."""
     on_settled: Callable[[ToolExecution], None] | None
+    """Called with each execution the moment the call settles, however slow the consumer is; its exceptions are logged."""
     scope: HookScope | None
+    """Identifies the turn to hooks."""
     hooks: HookManager | None
+    """Replaces the executor's own."""
     media: MediaStore | None
+    """Replaces the executor's own."""
 
 
 class ExecutorSettings:

