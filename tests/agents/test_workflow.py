@@ -126,6 +126,7 @@ OUTCOMES = {
         lambda: sequence(FailingAgent("bad", ConfigurationError("no")), TextAgent("never")),
         ["bad! CONFIGURATION"],
     ),
+    "an agent without a run method": (lambda: BaseAgent(name="bare"), ["bare! AGENT_ERROR"]),
     "the budget ends an unbounded loop": (
         lambda: loop(model_agent(*["again"] * 5), max_iterations=None),
         ["a: again"] * 5 + ["a! MAX_LLM_CALLS"],

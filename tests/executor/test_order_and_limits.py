@@ -191,7 +191,10 @@ async def test_progress_reaches_observers_in_order_and_from_threads(caplog):
 
 
 async def test_a_flood_of_progress_is_cut_and_results_are_not():
+    contexts = []
+
     async def flood(tool_context: Any) -> None:
+        contexts.append(tool_context)
         for number in range(5000):
             tool_context.progress(str(number))
 
@@ -199,8 +202,10 @@ async def test_a_flood_of_progress_is_cut_and_results_are_not():
     for _ in range(3):
         await asyncio.sleep(0)
     count = 0
-    while await batch.next_event() is not None:
+    while (event := await batch.next_event()) is not None:
         count += 1
+        if isinstance(event, ToolExecution):
+            contexts[0].progress("too late")
     assert 1 == len(batch.executions)
     assert 1001 == count
 

@@ -265,6 +265,9 @@ def test_many_pieces_of_base64_are_stored_up_to_a_bound(store):
     seen = Played(" ".join([f"data:a/b;base64,{code}"] * 40), media=store, attachments=())
     assert 32 == store.count
     assert 8 == seen.content.count("[a/b: 256 bytes of base64 are left out]")
+    seen = Played(ToolOutput("x", media=("data:,a",) * 37), media=store)
+    assert 32 == len(seen.execution.output.media)
+    assert "37 files are too many" in seen.content
 
 
 @pytest.mark.parametrize("value", ["sunny", {"a": 1}, "x" * 3000, None, [1, "data:image/png;base64,AAAA"]])
