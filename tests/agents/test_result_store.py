@@ -118,6 +118,7 @@ async def test_results_are_deleted_with_their_session(service, session_id):
 async def test_any_text_round_trips(service, session_id, text):
     session = await service.create_session("app", "u", session_id=session_id)
     kept = await service.results(session).keep(text)
+    assert kept == await service.results(session).keep(text)
     assert text == await service.results(session).read(kept)
 
 
