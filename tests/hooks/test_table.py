@@ -1,7 +1,7 @@
 """Turns of a model that makes one call, row by row of ``turns.jsonl``: what hooks answer, and what becomes of the turn.
 
-A decision is ``{"DenyTool": "reason"}``, with a list for several arguments; ``{"value": ...}`` is no decision, ``{"class": ...}``
-its class. A step of the script is a text, or a text with calls. What is expected of a turn is a member of ``outcome``.
+Decisions are written as ``decision`` reads them. A step of the script is a text, or a text with calls. What is expected of a turn
+is a member of ``outcome``.
 """
 
 from __future__ import annotations
@@ -11,26 +11,11 @@ from typing import Any
 
 import pytest
 
-from patchbay import hooks
-from patchbay.hooks import HookManager, HookPolicy, ToolOutput
+from patchbay.hooks import HookManager, HookPolicy
 from patchbay.types import Reply
 from support.tables import rows
 
-from .turns import HI, called, hook, play_turn
-
-
-def decision(written: Any) -> Any:
-    if written is None:
-        return None
-    ((name, value),) = written.items()
-    if name == "value":
-        return value
-    if name == "class":
-        return lambda _view: getattr(hooks, value)  # called by ``hook``, as functions are
-    if isinstance(value, dict) and "ToolOutput" in value:
-        value = ToolOutput(value["ToolOutput"])
-    is_arguments = isinstance(value, list) and name in ("Approval", "Continue")
-    return getattr(hooks, name)(*value) if is_arguments else getattr(hooks, name)(value)
+from .turns import HI, called, decision, hook, play_turn
 
 
 def step(written: Any) -> Any:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from patchbay import hooks
 from patchbay.executor import Executor
-from patchbay.hooks import HookManager, HookPolicy, HookTimeouts
+from patchbay.hooks import HookManager, HookPolicy, HookTimeouts, ToolOutput
 from patchbay.loop import FinalEvent, turn
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
@@ -39,6 +40,24 @@ def hook(**methods: Any) -> Any:
         return asked
 
     return type("Hook", (), {name: method(given) for name, given in methods.items()})()
+
+
+def decision(written: Any) -> Any:
+    """Return the decision of a row: ``{"DenyTool": "reason"}``, ``{"Approval": [True, "why"]}``, ``{"class": "DenyTool"}``.
+
+    ``{"value": ...}`` is something that is no decision.
+    """
+    if written is None:
+        return None
+    ((name, value),) = written.items()
+    if name == "value":
+        return value
+    if name == "class":
+        return lambda _view: getattr(hooks, value)  # called by ``hook``, as functions are
+    if isinstance(value, dict) and "ToolOutput" in value:
+        value = ToolOutput(value["ToolOutput"])
+    is_arguments = isinstance(value, list) and name in ("Approval", "Continue")
+    return getattr(hooks, name)(*value) if is_arguments else getattr(hooks, name)(value)
 
 
 def called(name: str = "add", arguments: str = '{"a": 1, "b": 2}', call_id: str = "c1") -> ToolCall:
