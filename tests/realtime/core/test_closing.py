@@ -15,15 +15,15 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
-from patchbay.loop import TextEvent, ToolCallEvent
-from patchbay.realtime import ConnectionEvent, RealtimeSession, RealtimeSettings, connection
+from patchbay.loop import TextEvent
+from patchbay.realtime import RealtimeSession, RealtimeSettings, connection
 from patchbay.realtime.connection import SEND_BUFFER_LIMIT, WebSocketConnection
 from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from support.realtime_fakes import FakeGemini
 
 from .peers import Peer, content, served
-from .playing import Played, bounded, limits, named, playing, snapshot_of
+from .playing import Played, bounded, limits, named, playing
 
 
 def session_at(url: str, *tools: object, **fields: object) -> RealtimeSession:
@@ -86,22 +86,6 @@ async def test_connecting_can_be_cancelled_at_any_step(steps, complaints):
         await bounded(session.close())
 
 
-async def test_closing_while_tools_run_stops_them_and_waits_for_their_end():
-    ended = asyncio.Event()
-
-    async def tidy() -> None:
-        try:
-            await asyncio.sleep(30)
-        finally:
-            ended.set()
-
-    async with playing(FakeOpenAI([Call("tidy"), Quote()]), tidy) as played:
-        await played.session.send_text("Go.")
-        await played.until(lambda: bool(played.of(ToolCallEvent)))
-        await bounded(played.session.close())
-        assert ended.is_set()
-
-
 async def test_a_tool_can_close_the_session_that_called_it():
     async def hang_up() -> None:
         await session.close()
@@ -112,18 +96,6 @@ async def test_a_tool_can_close_the_session_that_called_it():
         await session.send_text("Bye.")
         assert "closed" == [event async for event in session.events()][-1].state
         await bounded(session.close())
-
-
-async def test_session_can_be_closed_during_a_reconnect_pause(complaints):
-    complaining(complaints)
-    async with playing(FakeOpenAI(), limits=limits(first_pause=30.0, longest_pause=30.0)) as played:
-        played.fake.drop()
-        await played.until(lambda: len(played.states) == 2)
-        waiting = asyncio.ensure_future(played.session.use_tools(snapshot_of()))
-        await asyncio.sleep(0)
-        await bounded(played.session.close())
-        with pytest.raises(RuntimeError, match="closed"):
-            await waiting
 
 
 async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
@@ -255,28 +227,6 @@ async def test_pending_frames_are_delivered_before_an_orderly_close():
     assert [*range(100)] == came
     assert [1000] == codes
     assert "another one is opened" == connection.reason
-
-
-async def test_texts_around_a_connection_renewal_are_all_sent():
-    async def conduct(peer: Peer) -> None:
-        await peer.until("clientContent")
-        if peer.number == 1:
-            await peer.send({"goAway": {"timeLeft": "0s"}})
-        else:
-            await peer.until("clientContent")
-            await peer.send(content(modelTurn={"parts": [{"text": "Yes."}]}), content(turnComplete=True))
-
-    async with served(conduct, provider="gemini") as (played, peers):
-        await played.session.send_text("Before.")
-        await played.until(lambda: "lost" in played.states)
-        await played.session.send_text("Behind.")
-        await played.until(lambda: bool(played.of(TextEvent)))
-        await played.idle()
-        first, second = [[frame["clientContent"] for frame in peer.came if "clientContent" in frame] for peer in peers]
-        assert ["Before."] == [turn["parts"][0]["text"] for frame in first for turn in frame["turns"]]
-        assert ["Before.", "Behind."] == [turn["parts"][0]["text"] for frame in second for turn in frame.get("turns", ())]
-        states = [(event.state, event.reason) for event in played.of(ConnectionEvent)]
-        assert [("open", ""), ("lost", "the server is leaving"), ("open", "")] == states
 
 
 async def test_unacknowledged_close_does_not_delay_the_next_connection(monkeypatch):

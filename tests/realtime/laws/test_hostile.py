@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from patchbay.loop import ToolCallEvent
-from patchbay.realtime import ErrorEvent, RealtimeSession, RealtimeSettings, ResponseEndEvent, call_assembly, response_state
+from patchbay.realtime import ErrorEvent, RealtimeSession, RealtimeSettings, ResponseEndEvent, response_state
 from patchbay.realtime.call_assembly import MAX_ARGUMENT_CHARS, MAX_CALLS
 from realtime.core.peers import SECRET, Handle, Peer, served, serving
 from realtime.core.playing import Played, bounded, limits, recording
@@ -95,20 +94,6 @@ async def test_calls_beyond_the_argument_limit_of_a_response_do_not_run(monkeypa
         assert [False, False, True, True] == ["was cut off" in text and "did not run" in text for text in told]
 
 
-async def test_call_with_overlong_arguments_does_not_run(monkeypatch):
-    monkeypatch.setattr(call_assembly, "MAX_ARGUMENT_CHARS", 100)
-    pay, ran = recording("pay")
-
-    async def attack(peer: Peer) -> None:
-        await peer.send(BEGUN, complete_call(1, arguments="{}" + " " * 100 + "and more"), DONE)
-
-    async with attacked_session(attack, pay) as (played, came):
-        await played.until(lambda: any(frame["type"] == "response.create" for frame in came))
-        [told] = [frame["item"]["output"] for frame in came if frame["type"] == "conversation.item.create"]
-        assert "was cut off" in told
-        assert [] == ran
-
-
 async def test_memory_of_unread_events_is_bounded():
     sent = asyncio.Event()
 
@@ -134,25 +119,6 @@ async def test_memory_of_unread_events_is_bounded():
             tracemalloc.stop()
             assert kept < 3 * MEGABYTE
             assert session.unread <= 500
-
-
-async def test_reused_call_ids_are_separate_calls_with_one_result_each():
-    ran: list[int] = []
-
-    def pay() -> str:
-        ran.append(1)
-        return f"receipt {len(ran)}"
-
-    async def attack(peer: Peer) -> None:
-        for number in (1, 2):
-            response = {"id": f"r{number}"}
-            await peer.send({"type": "response.created", "response": response})
-            await peer.send(complete_call(7, response_id=f"r{number}"))
-            await peer.send({"type": "response.done", "response": {**response, "status": "completed", "output": []}})
-
-    async with attacked_session(attack, pay) as (played, came):
-        await played.until(lambda: 2 == sum(frame["type"] == "conversation.item.create" for frame in came))
-        assert 2 == len({each.tool_call.id for each in played.of(ToolCallEvent)}) == len(ran)
 
 
 async def test_frame_beyond_the_limit_ends_the_connection():

@@ -1,4 +1,4 @@
-"""Helpers of the dialect tests: dialects by name, checks by the vendors' SDKs, events in short form."""
+"""Helpers of the dialect tests: dialects by name, checks by the vendors' SDKs, calls in events."""
 
 from __future__ import annotations
 
