@@ -6,6 +6,7 @@ own C code does in one call (a search over a whole buffer) is not seen here; ``m
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -43,13 +44,13 @@ class Work:
 
         monkeypatch.setattr(Source, "push", counted)
 
-    def of(self, text: str, cut: int, **options: Any) -> int:
+    def of(self, text: str, cut: int, *, tools: Any = carriers.TOOLS, **options: Any) -> int:
         """The work of reading ``text`` in pieces of ``cut`` characters; 0 is the whole text."""
         self.lines = self.copied = 0
         before = sys.gettrace()
         sys.settrace(self._enter)
         try:
-            parser = StreamParser(carriers.TOOLS, **options)
+            parser = StreamParser(tools, **options)
             for piece in pieces(text, cut):
                 parser.feed(piece)
             parser.close()
@@ -59,7 +60,7 @@ class Work:
 
     def growth(self, small: str, large: str, cut: int, **options: Any) -> float:
         """By how much more work ``large`` is than ``small``, were it ten times as long."""
-        parse(small, carriers.TOOLS, **options)  # what is made once and kept does not count
+        parse(small, **({"tools": carriers.TOOLS} | options))  # what is made once and kept does not count
         return self.of(large, cut, **options) / self.of(small, cut, **options) * 10 * len(small) / len(large)
 
     def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
@@ -127,22 +128,6 @@ IN_ARGUMENTS = {
     "comments in Python": (_PYTHON + "1,", "#\n"),
     "joined strings in Python": (_PYTHON, "'a' "),
     "nested expressions in Python": (_PYTHON + "[", "(" * 40 + "x" * 300 + "+1)" * 40 + ","),
-    **{
-        f"a typed value with {name}": (f"{_FUNCTION}<parameter=options>{head}", unit)
-        for head in ("[", "{", '["', "['", '{"next": ["')
-        for name, unit in {
-            f"brackets behind {head}": "[",
-            f"objects behind {head}": '{"a":',
-            f"digits behind {head}": "9",
-            f"quotes behind {head}": '"',
-            f"pairs of quotes behind {head}": "'',",
-            f"backslashes behind {head}": "\\",
-            f"half escapes behind {head}": "\\u00",
-            f"members behind {head}": '"next": "1",',
-            f"strings of arrays behind {head}": "'[1]',",
-            f"escaped layers behind {head}": "'\\x5c",
-        }.items()
-    },
     "sections of character data": ('<function name="write_file"><param name="content"><![CDATA[', "]]><![CDATA["),
 }
 
@@ -154,6 +139,49 @@ def test_hostile_arguments_in_tags_cost_linear_work(name: str, monkeypatch: pyte
     small, large = (begin + unit * (size // len(unit) + 1) for size in (750, 7_500))
     for cut in (0, 4):
         assert work.growth(small, large, cut) <= RATIO, cut
+
+
+NESTED = {"type": ["object", "array"], "properties": {"next": {"$ref": "#/properties/options"}}, "items": {"type": "integer"}}
+TYPED = [
+    {
+        "type": "function",
+        "function": {"name": "set_options", "parameters": {"type": "object", "properties": {"options": NESTED}}},
+    }
+]
+UNITS = [
+    "[",
+    '{"a":',
+    "(",
+    "[]",
+    "9",
+    "-",
+    "0,",
+    '"',
+    "'",
+    "'',",
+    "\\",
+    "\\x41",
+    "\\u00",
+    "\x01",
+    " ",
+    ",",
+    '"next": "1",',
+    "None,",
+    "'[1]',",
+]
+
+
+@pytest.mark.parametrize("head", ["", "[", "{", "'", '"', "['", '{"next": ["'])
+def test_hostile_values_are_typed_in_linear_work(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    for unit in [*UNITS, '"\\"1\\"",', "'\\x5c"]:
+        small, large = (
+            f"<tool_call><function=set_options><parameter=options>{head}{unit * (size // len(unit))}</parameter></function></tool_call>"
+            for size in (750, 7_500)
+        )
+        (call,) = parse(large, TYPED).tool_calls
+        json.loads(call.raw_arguments)
+        assert work.growth(small, large, 0, tools=TYPED) <= RATIO, unit
 
 
 def test_repeated_scanning_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
