@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from patchbay import StreamParser
 from patchbay.formats import events
 from patchbay.types import Reply, ToolCall
 
+from .cuts import read
 from .fuzz.mutate import COUNT, SEPARATOR
 from .golden import cases
 from .sound import is_within, lost_words
@@ -38,36 +37,11 @@ PARTS = 16
 """The corpus is read in so many parts, which workers share."""
 
 
-def number_id(index: int) -> str:
-    """Ids that two readings of one text share."""
-    return f"call_{index}"
-
-
-def read(pieces: list[str], options: dict[str, Any]) -> tuple[Reply, list[Any]]:
-    parser = StreamParser(TOOLS, generate_id=number_id, **options)
-    seen: list[Any] = []
-    for piece in pieces:
-        seen += parser.feed(piece)
-    return parser.reply, [*seen, *parser.close(), parser.reply]
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_text_is_read_equally_in_any_split(part: int) -> None:
-    for name, text in TEXTS[part::PARTS]:
-        reads_the_same(name, text)
-
-
-def reads_the_same(name: str, text: str) -> None:
-    dice = random.Random(text)
-    for options in OPTIONS:
-        *_, expected = read([text], options)[1]
-        cuts = [list(text), [text[at : at + 3] for at in range(0, len(text), 3)]]
-        for _ in range(3):
-            marks = [0, *sorted(dice.choices(range(len(text) + 1), k=4)), len(text)]
-            cuts.append([text[begin:end] for begin, end in pairwise(marks)])
-        for pieces in cuts:
-            *_, streamed = read(pieces, options)[1]
-            assert expected == streamed, (name, options, pieces)
+    for _, text in TEXTS[part::PARTS]:
+        for options in OPTIONS:
+            read(text, TOOLS, **options)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -78,7 +52,9 @@ def test_reading_of_damaged_text_is_sound(part: int) -> None:
 
 
 def is_sound(name: str, text: str, options: dict[str, Any]) -> None:
-    *seen, reply = read([text], options)[1]
+    parser = StreamParser(TOOLS, **options)
+    seen = parser.close(text)
+    reply = parser.reply
     for call in reply.tool_calls:
         json.loads(call.raw_arguments)
     assert [] == [call.raw for call in reply.incomplete if call.raw not in text], name

@@ -9,32 +9,18 @@ from itertools import pairwise
 
 import pytest
 
-from patchbay import StreamParser, parse
 from patchbay.formats import FORMATS
 from patchbay.types import Reply
 
-from .cuts import cuts_at_every_place
+from .cuts import cuts_at_every_place, streamed
 from .golden import FOLDER, Case, cases
 
 CASES = cases()
 OF_FORMAT = {name: [case for case in CASES if case.format == name] for name in dict.fromkeys(case.format for case in CASES)}
 
 
-def number_id(index: int) -> str:
-    """Ids that two readings of one text share."""
-    return f"call_{index}"
-
-
 def whole(case: Case, way: str) -> Reply:
-    return parse(case.text, case.tools, format=way, generate_id=number_id, **case.options)
-
-
-def streamed(case: Case, way: str, pieces: list[str]) -> Reply:
-    parser = StreamParser(case.tools, format=way, generate_id=number_id, **case.options)
-    for piece in pieces:
-        parser.feed(piece)
-    parser.close()
-    return parser.reply
+    return streamed([case.text], case.tools, format=way, **case.options)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
@@ -53,7 +39,7 @@ def test_what_read_a_text_is_freed_without_the_garbage_collector(name: str) -> N
     try:
         for case in OF_FORMAT[name]:
             whole(case, name)
-            streamed(case, name, list(case.text))
+            streamed(list(case.text), case.tools, format=name, **case.options)
             assert 0 == gc.collect(), case.id
     finally:
         gc.unfreeze()
@@ -71,14 +57,11 @@ def test_case_is_read_equally_in_any_split(name: str) -> None:
 def reads_the_same(case: Case, way: str) -> None:
     expected = whole(case, way)
     text, size = case.text, len(case.text)
-    assert expected == streamed(case, way, list(text)), (case.id, way, "in single characters")
-    for pieces in cuts_at_every_place(text):
-        assert expected == streamed(case, way, pieces), (case.id, way, pieces)
     dice = random.Random(case.id)
-    for _ in range(10):
-        marks = [0, *sorted(dice.choices(range(size + 1), k=6)), size]
-        pieces = [text[begin:end] for begin, end in pairwise(marks)]
-        assert expected == streamed(case, way, pieces), (case.id, way, pieces)
+    random_cuts = [[0, *sorted(dice.choices(range(size + 1), k=6)), size] for _ in range(10)]
+    cuts = [list(text), *cuts_at_every_place(text), *([text[a:b] for a, b in pairwise(marks)] for marks in random_cuts)]
+    for pieces in cuts:
+        assert expected == streamed(pieces, case.tools, format=way, **case.options), (case.id, way, pieces)
 
 
 def test_case_ids_are_unique_and_have_a_provenance() -> None:

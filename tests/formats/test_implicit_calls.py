@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from patchbay import StreamParser
@@ -11,17 +9,14 @@ from patchbay.formats import TextDelta
 from patchbay.types import Reply
 
 from .cuts import read
+from .tools import tool
 
 STRING = {"type": "string"}
 
 
-def _tool(name: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
-
-
 TOOLS = [
-    _tool("tide.table", harbour=STRING, days={"type": "integer"}),
-    _tool("clock_now", zone=STRING),
+    tool("tide.table", harbour=STRING, days={"type": "integer"}),
+    tool("clock_now", zone=STRING),
 ]
 TAMPA = '{"harbour": "Tampa"}'
 
@@ -188,7 +183,7 @@ def test_malformed_writing_invents_no_member(text: str, arguments: list[str]) ->
 
 
 LISTS = [
-    _tool("plot", kind=STRING, labels={"type": "array", "items": STRING}, points={"type": "array", "items": {"type": "number"}})
+    tool("plot", kind=STRING, labels={"type": "array", "items": STRING}, points={"type": "array", "items": {"type": "number"}})
 ]
 
 
@@ -224,4 +219,4 @@ def test_the_tags_of_glaive_mark_a_call(tag: str) -> None:
 
 
 def test_escaped_underscore_does_not_end_a_name_in_any_split() -> None:
-    assert ['sort_list {"a": 1}'] == calls(read("[sort\\_list(a=1)]", [_tool("sort_list", a={})]))
+    assert ['sort_list {"a": 1}'] == calls(read("[sort\\_list(a=1)]", [tool("sort_list", a={})]))

@@ -13,7 +13,8 @@ from patchbay.formats.render import render_calls
 from patchbay.types import ToolCall
 
 from .cuts import calls_of, pieces_of, read
-from .test_xml import TOOLS, tool
+from .test_xml import TOOLS
+from .tools import tool
 
 LINES = (
     "<tool_call>book_boat\n<arg_key>port</arg_key>\n<arg_value>Riga</arg_value>\n<arg_key>seats</arg_key>\n<arg_value>3</arg_value>\n"

@@ -14,15 +14,13 @@ from patchbay.types import Reply
 from support.repeated import examples
 
 from .cuts import read, streamed
+from .tools import tool
 
 NO_CALL, CUT = "no call", "cut"
 
 
-def tool(**properties: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": properties}}}
-
-
 TOOL = tool(
+    "f",
     city={"type": "string"},
     days={"type": "number"},
     tags={"type": "array", "items": {"type": "string"}},
@@ -172,9 +170,9 @@ def test_arguments_become_json(text: str, expected: str) -> None:
         ("('Rome')", None, NO_CALL),
         ("(city='Rome', days=x)", None, '{"city": "Rome", "days": "x"}'),
         ("(a=None)", None, '{"a": null}'),
-        ("(a=None, b=None)", tool(a={"type": "string"}, b={"type": ["string", "null"]}), '{"b": null}'),
-        ("({'id': 1})", tool(record={"type": "object"}), '{"record": {"id": 1}}'),
-        ("({'record': {'id': 1}})", tool(record={"type": "object"}), '{"record": {"id": 1}}'),
+        ("(a=None, b=None)", tool("f", a={"type": "string"}, b={"type": ["string", "null"]}), '{"b": null}'),
+        ("({'id': 1})", tool("f", record={"type": "object"}), '{"record": {"id": 1}}'),
+        ("({'record': {'id': 1}})", tool("f", record={"type": "object"}), '{"record": {"id": 1}}'),
     ],
 )
 def test_the_schema_says_where_a_value_goes(text: str, offered: dict[str, Any] | None, expected: str) -> None:
@@ -209,7 +207,7 @@ def test_brackets_nested_too_deeply_are_not_a_call() -> None:
     for unit in ("[", "(", "{", "f(", "{'a':", "dict(a="):
         text = "f(city=" + unit * 20_000
         assert text == streamed([text], [TOOL], format="pythonic").content
-    assert '{"city": ' + "[" * 100 + "]" * 100 + "}" == arguments_of("(city=" + "[" * 100 + "]" * 100 + ")", tool(city={}))
+    assert '{"city": ' + "[" * 100 + "]" * 100 + "}" == arguments_of("(city=" + "[" * 100 + "]" * 100 + ")", tool("f", city={}))
 
 
 @pytest.mark.parametrize("quote", ["", "'"])
@@ -276,7 +274,7 @@ literals = st.recursive(
 @SETTINGS
 @given(literals)
 def test_literals_equal_pythons(text: str) -> None:
-    assert {"a": in_json(ast.literal_eval(text))} == json.loads(arguments_of(f"(a={text})", tool(a={})))
+    assert {"a": in_json(ast.literal_eval(text))} == json.loads(arguments_of(f"(a={text})", tool("f", a={})))
 
 
 FRAGMENTS = [

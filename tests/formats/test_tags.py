@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from patchbay import StreamParser
 from patchbay.formats import CallArguments, TextDelta
@@ -15,23 +13,19 @@ from patchbay.formats.render import render_calls
 from patchbay.types import Reply, ToolCall
 
 from .cuts import read as read_in_any_split
-
-
-def _tool(name: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
-
+from .tools import tool
 
 TOOLS = [
-    _tool(
+    tool(
         "plant",
         what={"type": "string"},
         beds={"type": "array", "items": {"type": "integer"}},
         plan={"type": "object"},
         depth={"type": "integer"},
     ),
-    _tool("water", bed={"type": "integer"}),
-    _tool("harvest"),
-    _tool("python", code={"type": "string"}),
+    tool("water", bed={"type": "integer"}),
+    tool("harvest"),
+    tool("python", code={"type": "string"}),
 ]
 
 ONE = ("plant", '{"what": "leeks"}')
@@ -345,13 +339,3 @@ def test_the_words_in_a_frame_go_out_before_it_ends() -> None:
     parser = StreamParser(TOOLS, format="ernie45")
     events = [*parser.feed("<think>Hm.</think>\n<response>\n"), *parser.feed(words)]
     assert [words] == [event.text for event in events if isinstance(event, TextDelta)]
-
-
-FORMATS = st.sampled_from(sorted(TWO_CALLS))
-PROSE = st.text("ab .,\n<[{\"'`|｜", max_size=12)
-
-
-@given(FORMATS, PROSE, PROSE)
-def test_any_split_of_calls_in_any_prose_reads_the_same(family: str, before: str, behind: str) -> None:
-    for way in (family, "auto"):
-        read(before + TWO_CALLS[family] + behind, way)

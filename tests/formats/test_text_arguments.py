@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from .cuts import calls_of, read
-from .test_xml import tool
+from .tools import tool
 
 _TEXT = {"type": "string"}
 

@@ -15,6 +15,7 @@ from patchbay.formats.user_format import user_format
 
 from .cuts import read
 from .test_work import RATIO, Work
+from .tools import tool
 
 SMALL = """
 name = "acme"
@@ -86,12 +87,7 @@ parameter_end = "</set>"
 """
 
 
-def spec(name: str, **properties: object) -> dict[str, object]:
-    function = {"name": name, "description": "", "parameters": {"type": "object", "properties": properties}}
-    return {"type": "function", "function": function}
-
-
-TOOLS = [spec("f", a={"type": "string"}, n={"type": "integer"}), spec("g")]
+TOOLS = [tool("f", a={"type": "string"}, n={"type": "integer"}), tool("g")]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,9 @@ from patchbay.formats.render import render_calls
 from patchbay.types import ToolCall
 
 from .cuts import calls_of, pieces_of, read, streamed
+from .tools import tool
 
 _TEXT = {"type": "string"}
-
-
-def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": list(required)}
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 TOOLS = [
