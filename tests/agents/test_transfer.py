@@ -66,42 +66,30 @@ def test_target_agent_continues_the_turn():
     ] == received
 
 
-def test_next_message_goes_to_the_root_agent():
-    root = LlmAgent(name="root", model=ScriptedModel([transfer_call("other"), "back"]), sub_agents=[TextAgent("other")])
-    runner = Runner(root)
-    run(run_turn(runner))
-    assert ["root: back"] == lines(run(run_turn(runner)))
-
-
-def test_state_changes_of_a_transfer_call_are_stored():
-    root = LlmAgent(
-        name="root", model=ScriptedModel([call("go")]), tools=[transfer_tool("other")], sub_agents=[TextAgent("other")]
-    )
+def test_next_message_goes_to_the_root_agent_and_the_state_of_the_transfer_is_kept():
+    model = ScriptedModel([call("go"), "back"])
+    root = LlmAgent(name="root", model=model, tools=[transfer_tool("other")], sub_agents=[TextAgent("other")])
     runner = Runner(root)
     run(run_turn(runner))
     assert {"went": "other"} == run(state(runner))
+    assert ["root: back"] == lines(run(run_turn(runner)))
 
 
-@pytest.mark.parametrize("name", ["nobody", "", "Other", "root", "user"])
-def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name):
-    root = LlmAgent(name="root", model=ScriptedModel([transfer_call(name), "then I answer"]), sub_agents=[TextAgent("other")])
-    events = run(run_turn(Runner(root)))
-    assert ["root > transfer_to_agent", "root < transfer_to_agent", "root: then I answer"] == lines(events)
-    error = events[1].get_function_responses()[0].response["error"]
-    assert "other" in error
-    assert events[1].actions.transfer_to_agent is None
-
-
-@pytest.mark.parametrize(("name", "words"), [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself")])
-def test_custom_tool_with_an_invalid_transfer_fails_and_changes_no_state(name, words):
-    model = ScriptedModel([call("go"), "then I answer"])
+@pytest.mark.parametrize("by", ["transfer_to_agent", "go"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nobody", "Unknown agent 'nobody'. Available: other."), ("root", "yourself"), ("Other", "other"), ("", "other")],
+)
+def test_transfer_to_an_unknown_agent_or_itself_is_an_error_for_the_model(name, words, by):
+    model = ScriptedModel([transfer_call(name) if by == "transfer_to_agent" else call("go"), "then I answer"])
     root = LlmAgent(name="root", model=model, tools=[transfer_tool(name)], sub_agents=[TextAgent("other")])
     runner = Runner(root)
     events = run(run_turn(runner))
-    assert ["root > go", "root < go", "root: then I answer"] == lines(events)
-    assert words in events[1].get_function_responses()[0].response["error"]
-    assert words in model.requests[1].messages[-1]["content"]
-    assert {} == run(state(runner))
+    assert [f"root > {by}", f"root < {by}", "root: then I answer"] == lines(events)
+    if by == "go":
+        assert words in events[1].get_function_responses()[0].response["error"]
+    assert "other" in model.requests[1].messages[-1]["content"] or words in model.requests[1].messages[-1]["content"]
+    assert (None, {}) == (events[1].actions.transfer_to_agent, run(state(runner)))
 
 
 @pytest.mark.parametrize(
@@ -154,31 +142,27 @@ def test_circular_transfers_end_with_the_budget(limit):
     assert f"({limit})" in events[-1].error_message
 
 
-def test_last_of_two_transfers_in_a_reply_wins():
-    root = LlmAgent(
-        name="root",
-        model=ScriptedModel([[transfer_call("a", "1"), transfer_call("b", "2")]]),
-        sub_agents=[TextAgent("a"), TextAgent("b")],
-    )
+def broken() -> None:
+    raise ValueError("no")
+
+
+INHERITS = SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])
+
+
+@pytest.mark.parametrize(
+    ("steps", "sub_agents", "expected"),
+    [
+        ([[transfer_call("a", "1"), transfer_call("b", "2")]], [TextAgent("a"), TextAgent("b")], "b: b"),
+        ([[call("broken"), transfer_call("a", "2")]], [TextAgent("a")], "a: a"),
+        ([transfer_call("bad")], [FailingAgent("bad", ValueError("no"))], "bad! AGENT_ERROR"),
+        ([transfer_call("child"), "from the child"], [INHERITS], "leaf: from the child"),
+    ],
+    ids=["the last of two", "beside a failing call", "to an agent that fails", "to one that inherits the model"],
+)
+def test_who_has_the_last_word_after_a_transfer(steps, sub_agents, expected):
+    root = LlmAgent(name="root", model=ScriptedModel(steps), tools=[broken], sub_agents=sub_agents)
     events = run(run_turn(Runner(root)))
-    assert ["root > transfer_to_agent transfer_to_agent", "root < transfer_to_agent transfer_to_agent", "b: b"] == lines(events)
-
-
-def test_transfer_succeeds_beside_a_failing_call_that_is_logged():
-    def broken() -> None:
-        raise ValueError("no")
-
-    root = LlmAgent(
-        name="root", model=ScriptedModel([[call("broken"), transfer_call("a", "2")]]), tools=[broken], sub_agents=[TextAgent("a")]
-    )
-    events = run(run_turn(Runner(root)))
-    assert "a: a" == lines(events)[-1]
-    assert "no" in events[1].get_function_responses()[0].response["error"]
-
-
-def test_failure_of_the_target_agent_is_reported_as_its_own():
-    root = LlmAgent(name="root", model=ScriptedModel([transfer_call("bad")]), sub_agents=[FailingAgent("bad", ValueError("no"))])
-    assert "bad! AGENT_ERROR" == lines(run(run_turn(Runner(root))))[-1]
+    assert (expected, 3) == (lines(events)[-1], len(events))
 
 
 def test_transfer_target_runs_in_the_same_branch():
@@ -186,9 +170,3 @@ def test_transfer_target_runs_in_the_same_branch():
     runner = Runner(ParallelAgent(name="side", sub_agents=[inner, TextAgent("beside")]))
     events = run(run_turn(runner))
     assert {"side.inner"} == {event.branch for event in events if event.author in ("inner", "below")}
-
-
-def test_transfer_target_without_a_model_inherits_its_parents():
-    model = ScriptedModel([transfer_call("child"), "from the child"])
-    root = LlmAgent(name="root", model=model, sub_agents=[SequentialAgent(name="child", sub_agents=[LlmAgent(name="leaf")])])
-    assert "leaf: from the child" == lines(run(run_turn(Runner(root))))[-1]
