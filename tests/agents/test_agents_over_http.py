@@ -145,9 +145,3 @@ def test_missing_key_is_read_again_at_the_next_run(monkeypatch):
                 assert ["done"] == kinds(await chat.say())
 
         asyncio.run(main())
-
-
-def test_an_agents_model_works_in_one_event_loop_after_the_other():
-    with ScriptedUpstream(["one", "two"]) as upstream:
-        chat = Chat(LlmAgent(name="a", model=url(upstream)))
-        assert [["one"], ["two"]] == [kinds(asyncio.run(run_turns(chat, message))) for message in ("hi", "more")]
