@@ -263,7 +263,7 @@ class ProcessHook:
         findings: Findings = {}
         try:
             decision = read_decision(point, result, findings, params, view)
-        except InvalidReplyError as error:
+        except (InvalidReplyError, RecursionError) as error:
             raise HookReplyError(f"its answer to hook.{point} is refused: {error}") from None
         if findings and (self.spec.strict or self.fail_closed):  # what is passed over may be what the hook meant
             words = "; ".join([*findings.values()][:_MAX_FINDINGS_OF_ERROR])

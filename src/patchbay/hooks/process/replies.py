@@ -93,8 +93,8 @@ def _names(kind: type[_Object]) -> frozenset[str]:
 def _plain(value: Any, path: str, findings: Findings) -> Any:
     if isinstance(value, _Object):
         return value.read(f"{path}.", findings)
-    if isinstance(value, list):
-        return [_plain(item, f"{path}[{place}]", findings) for place, item in enumerate(value)]
+    if isinstance(value, list) and value and isinstance(value[0], _Object):
+        return [item.read(f"{path}[{place}].", findings) for place, item in enumerate(value)]
     return value
 
 
