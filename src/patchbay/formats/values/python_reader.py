@@ -13,23 +13,25 @@ from collections.abc import Callable, Collection
 
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated
 from patchbay.formats.values.coerce import MAX_DEPTH
-from patchbay.formats.values.json_strict import json_text
-from patchbay.formats.values.python_values import PythonArguments, PythonValue, unescaped, value_of_code
+from patchbay.formats.values.python_values import (
+    MAX_NAME,
+    PythonArguments,
+    PythonPart,
+    PythonValue,
+    string_text,
+    unescaped,
+    value_of_code,
+)
 
 BLANKS = re.compile(r"[ \t\r\n]*")
 NAME = re.compile(r"[\w.$\\-]*")
 _PLAIN = re.compile(r"[^'\"\\()\[\]{},=:#\n`~<]+")
 _IN_STRING = {"'": re.compile(r"[^'\\]+"), '"': re.compile(r'[^"\\]+')}
 _WORD = re.compile(r"[^\W\d][\w.$-]*")
-_PREFIXED = re.compile(r"(?:^|[^\w\\])([rbfu]{1,2})\Z", re.IGNORECASE)
 _PREFIX_AND_QUOTE = re.compile(r"[rbfuRBFU]{1,2}['\"]")
 _LAST_WORD = re.compile(r"(.*\S)\s+([^\W\d][\w.\\-]*)\s*", re.DOTALL)
 _ASSIGNED = re.compile(r"(\)[\])]?[ \t]*,\s*[^\W\d][\w.]*\()?([^\W\d]\w*)=\Z")
 _BRACKETS = re.compile(r"[)\]} \t]*")
-_ESCAPE = re.compile(
-    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(\r?\n)|(['\"\\/abfnrtv_]))|\\"
-)
-_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ANNOTATION = re.compile(
     r"(?:typing\.)?(?:str|int|float|bool|dict|list|tuple|set|bytes|object|string|integer|number|boolean|array|double|None"
     r"|Any|Dict|List|Tuple|Set|Optional|Union|Literal|Sequence|Iterable|Callable)\b"
@@ -41,84 +43,8 @@ _BEHIND_STRING = _CLOSERS | {","}
 _ENDS_STRING = _BEHIND_STRING | frozenset("+`<")
 _OPERATORS = frozenset("+-*/%|&<>=.,:")
 _MAX_WORDS = 64
-_MAX_NAME = 256
 _MAX_LENGTH = 2**20
 """Maximum length of an argument in characters: all arguments are held back until the parenthesis closes."""
-
-
-class _Part:
-    """One argument, as far as it has been read: its text as written, and the same as code on one line with plain strings."""
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.separator = ""
-        self.text: list[str] = []
-        self.code: list[str] = []
-        self.tail = ""
-        """The end of the text."""
-        self.is_blank = True
-        self.closers: list[str] = []
-        self.has_commas = False
-        """It is words in which commas separate no arguments."""
-        self.next_name = ""
-        """Name of the next argument, from which no comma separates this one."""
-        self.only_string: str | None = None
-        """The text of the string that the part consists of so far."""
-
-    @property
-    def written(self) -> str:
-        return "".join(self.text).strip()
-
-    @property
-    def last(self) -> str:
-        """The last character; "" if there is none yet."""
-        return self.tail[-1:]
-
-    def add(self, text: str, code: str | None = None) -> None:
-        """Add text outside of strings."""
-        if text.strip():
-            self.only_string, self.is_blank = None, False
-        self._add(text, text if code is None else code)
-
-    def add_string(self, written: str, value: str) -> None:
-        self.only_string = value if self.is_blank else None
-        self.is_blank = False
-        self._add(written, ascii(value))
-
-    def _add(self, text: str, code: str) -> None:
-        self.text.append(text)
-        self.code.append(code)
-        self.tail = (self.tail + text)[-_MAX_NAME:]
-
-    def take_prefix(self) -> str:
-        """Return the prefix of the string that begins here, and remove it from the code."""
-        found = _PREFIXED.search(self.tail)
-        if found is None:
-            return ""
-        self.code[-2:] = ["".join(self.code[-2:])[: -len(found[1])]]
-        self.is_blank = self.is_blank or self.tail.strip() == found[1]
-        return found[1]
-
-    def begin_value(self, name: str, separator: str) -> None:
-        self.name, self.separator, self.only_string = name, separator, None
-        self.text, self.code, self.tail, self.is_blank = [], [], "", True
-
-    def add_words(self, words: _Part) -> None:
-        """Add words behind a comma that separates no arguments: ``city=Boston, MA``. Raises NoMatch behind a list or a dict."""
-        if self.only_string is not None and "'" not in words.written and '"' not in words.written:
-            self.only_string += f",{''.join(words.text)}"
-        elif self.only_string is None and _is_words(self):
-            self.text += [",", *words.text]
-            self.has_commas = True
-        else:
-            raise NoMatch
-
-    def value(self) -> PythonValue:
-        if self.has_commas:
-            return PythonValue(None, self.written, json_text(self.written))
-        if self.only_string is not None:
-            return PythonValue(json_text(self.only_string), self.written)
-        return value_of_code("".join(self.code).strip(), self.written)
 
 
 class PythonReader:
@@ -141,10 +67,10 @@ class PythonReader:
         A fence, a marker or a bracket that belongs to the text around the call also ends the arguments, and is left to be read.
         """
         self.source.pos += 1
-        parts: list[_Part] = []
+        parts: list[PythonPart] = []
         name = ""
         while True:
-            part = _Part()
+            part = PythonPart()
             if name:
                 part.begin_value(name, "=")
             end = yield from self._read(part, in_call=True)
@@ -168,7 +94,7 @@ class PythonReader:
         char = yield from self.source.peek()
         if char not in _CLOSER_OF and char not in ("'", '"'):
             raise NoMatch if char else Truncated
-        part = _Part()
+        part = PythonPart()
         yield from self._read(part, in_call=False)
         return part.value()
 
@@ -176,11 +102,11 @@ class PythonReader:
         """True if a marker that ends the block around the call stands at ``pos``."""
         return self.stops is not None and bool((yield from self.stops.at(self.source)))
 
-    def _arguments(self, parts: list[_Part]) -> PythonArguments:
+    def _arguments(self, parts: list[PythonPart]) -> PythonArguments:
         arguments = PythonArguments()
-        joined: list[_Part] = []
+        joined: list[PythonPart] = []
         for part in parts:
-            if part.name is None and joined and joined[-1].name is not None and _is_words(part):
+            if part.name is None and joined and joined[-1].name is not None and part.is_words:
                 joined[-1].add_words(part)
             else:
                 joined.append(part)
@@ -197,7 +123,7 @@ class PythonReader:
                 arguments.positional.append(value)
         return arguments
 
-    def _checked(self, part: _Part) -> PythonValue:
+    def _checked(self, part: PythonPart) -> PythonValue:
         """Return a part's value. Raises NoMatch for a template, a signature, or prose."""
         if part.is_blank:
             self.note("missing_value")
@@ -216,7 +142,7 @@ class PythonReader:
             self.note("foreign_constant")
         return value
 
-    def _read(self, part: _Part, *, in_call: bool) -> Steps[str]:
+    def _read(self, part: PythonPart, *, in_call: bool) -> Steps[str]:
         """Read one argument and the comma or parenthesis behind it, which is returned; "" if something else ends it.
 
         Without ``in_call``: one bracket or string.
@@ -290,14 +216,14 @@ class PythonReader:
             return char == ")"
         return (yield from self._argument_at((yield from self.source.run(at + 1, BLANKS))))
 
-    def _open(self, part: _Part, char: str) -> None:
+    def _open(self, part: PythonPart, char: str) -> None:
         self.source.pos += 1
         part.add(char)
         part.closers.append(_CLOSER_OF[char])
         if len(part.closers) > MAX_DEPTH:
             raise NoMatch
 
-    def _closes_call(self, part: _Part, char: str) -> bool:
+    def _closes_call(self, part: PythonPart, char: str) -> bool:
         """Close the brackets that ``char`` closes: those left open inside, or one if it is a mistake. True: it is the call's."""
         if char not in part.closers:
             if char == ")":
@@ -312,12 +238,12 @@ class PythonReader:
         part.add(char)
         return False
 
-    def _close_all(self, part: _Part) -> None:
+    def _close_all(self, part: PythonPart) -> None:
         while part.closers:
             self.note("unclosed_bracket")
             part.add(part.closers.pop())
 
-    def _number_sign(self, part: _Part) -> Steps[None]:
+    def _number_sign(self, part: PythonPart) -> Steps[None]:
         """Read a comment to the end of its line, or a number sign in a value."""
         source = self.source
         in_value = not part.is_blank or (part.name is not None and not part.closers)
@@ -334,7 +260,7 @@ class PythonReader:
                 return
             yield
 
-    def _newline(self, part: _Part) -> Steps[None]:
+    def _newline(self, part: PythonPart) -> Steps[None]:
         """Read a line break; words behind words are prose, unless they are the next argument's name."""
         source = self.source
         part.add("\n", " ")
@@ -357,7 +283,7 @@ class PythonReader:
         end = yield from source.run(end, BLANKS)
         return (yield from source.char(end)) == "=" != (yield from source.char(end + 1))
 
-    def _separator(self, part: _Part, char: str) -> Steps[None]:
+    def _separator(self, part: PythonPart, char: str) -> Steps[None]:
         """Read an equals sign or a colon: behind a name, in a value, or behind the next name if a comma was left out."""
         source = self.source
         following = yield from source.char(1)
@@ -380,7 +306,7 @@ class PythonReader:
         else:
             part.add(char)
 
-    def _backslash(self, part: _Part) -> Steps[None]:
+    def _backslash(self, part: PythonPart) -> Steps[None]:
         """Read a backslash: before a quote (one that opens a string), or as Markdown writes it before brackets and asterisks."""
         source = self.source
         count = 1
@@ -401,7 +327,7 @@ class PythonReader:
             source.pos += 1
             part.add("\\")
 
-    def _quote(self, part: _Part, quote: str) -> Steps[None]:
+    def _quote(self, part: PythonPart, quote: str) -> Steps[None]:
         """Read a string, or a quote that is an apostrophe or an inch sign because it stands behind a word."""
         source = self.source
         prefix = part.take_prefix() if part.last.isalpha() else ""
@@ -414,7 +340,7 @@ class PythonReader:
         source.pos += len(mark) - 1
         yield from self._string(part, mark, raw="r" in prefix.lower())
 
-    def _string(self, part: _Part, mark: str, *, raw: bool = False) -> Steps[None]:
+    def _string(self, part: PythonPart, mark: str, *, raw: bool = False) -> Steps[None]:
         """Read a string behind its opening mark, which also closes it."""
         begin = self.source.offset
         try:
@@ -424,7 +350,7 @@ class PythonReader:
             raise
         if repaired:
             self._raise_at_stop(begin)
-        part.add_string(mark + body + mark, body if raw else _unescaped_string(body))
+        part.add_string(mark + body + mark, body if raw else string_text(body))
 
     def _raise_at_stop(self, begin: int) -> None:
         """Raise MalformedCall if one of ``stops`` was read since ``begin``."""
@@ -432,7 +358,7 @@ class PythonReader:
             self.source.rewind_to(begin + found)
             raise MalformedCall
 
-    def _inside(self, part: _Part, mark: str) -> Steps[tuple[str, bool]]:
+    def _inside(self, part: PythonPart, mark: str) -> Steps[tuple[str, bool]]:
         """Read a string up to its closing ``mark``; return its inside, and whether it has quotes that were not escaped.
 
         Such a quote behind a parameter's name and an equals sign shows that the string was never closed: MalformedCall.
@@ -446,7 +372,7 @@ class PythonReader:
             found = inside.match(source.buf, source.pos)
             if found:
                 pieces.append(found.group())
-                tail = (tail + found.group())[-_MAX_NAME:]
+                tail = (tail + found.group())[-MAX_NAME:]
                 source.pos = found.end()
             self._check_length()
             if source.pos >= len(source.buf):
@@ -469,10 +395,10 @@ class PythonReader:
                 raise Truncated
             size = 2 if char == "\\" else 1
             pieces.append(source.buf[source.pos : source.pos + size])
-            tail = (tail + pieces[-1])[-_MAX_NAME:]
+            tail = (tail + pieces[-1])[-MAX_NAME:]
             source.pos += size
 
-    def _closes(self, part: _Part, quote: str, *, repaired: bool) -> Steps[bool]:
+    def _closes(self, part: PythonPart, quote: str, *, repaired: bool) -> Steps[bool]:
         """True if the quote at ``pos`` ends its string, by what follows: before a word it is an apostrophe or was not escaped.
 
         ``repaired``: another such quote in the string did not end it.
@@ -513,25 +439,3 @@ class PythonReader:
             return False
         after = yield from self.source.run(end + 2, BLANKS)
         return (yield from self.source.char(after)) in _BEHIND_STRING
-
-
-def _is_words(part: _Part) -> bool:
-    """True if a part is words without quotes, or behind a string."""
-    code = "".join(part.code).strip()
-    return part.only_string is None and not part.closers and not code.startswith(("[", "(", "{", "'", '"', "*"))
-
-
-def _unescaped_string(body: str) -> str:
-    """Return the text of a string's inside; a backslash that escapes nothing stays."""
-    return _ESCAPE.sub(_unescape, body) if "\\" in body else body
-
-
-def _unescape(found: re.Match[str]) -> str:
-    octal, two, four, eight, newline, char = found.groups()
-    if octal:
-        return chr(int(octal, 8))
-    if digits := two or four or eight:
-        return chr(int(digits, 16))
-    if newline:
-        return ""
-    return "\\" if char is None else _ESCAPES.get(char, char)

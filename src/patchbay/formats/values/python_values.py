@@ -14,6 +14,13 @@ from patchbay.formats.source import NoMatch
 from patchbay.formats.values.json_strict import JSON_INTEGER, JSON_NUMBER, JSON_WORDS, PYTHON_WORDS, json_text
 from patchbay.formats.values.tool_names import ToolTypes
 
+MAX_NAME = 256
+"""Maximum length of an argument's name."""
+_PREFIXED = re.compile(r"(?:^|[^\w\\])([rbfu]{1,2})\Z", re.IGNORECASE)
+_ESCAPE = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(\r?\n)|(['\"\\/abfnrtv_]))|\\"
+)
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _CONSTANTS = {**PYTHON_WORDS, **{word: word for word in JSON_WORDS}}
 _LONG_INTEGER = re.compile(r"[+-]?[1-9][0-9_]*[0-9]")
 _NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
@@ -234,3 +241,104 @@ def _typed(key: str, value: PythonValue, types: ToolTypes) -> str:
         if not typed.startswith('"'):
             return typed
     return types.json(key, unescaped(value.text))
+
+
+class PythonPart:
+    """One argument, as far as it has been read: its text as written, and the same as code on one line with plain strings."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.separator = ""
+        self.text: list[str] = []
+        self.code: list[str] = []
+        self.tail = ""
+        """The end of the text."""
+        self.is_blank = True
+        self.closers: list[str] = []
+        self.has_commas = False
+        """It is words in which commas separate no arguments."""
+        self.next_name = ""
+        """Name of the next argument, from which no comma separates this one."""
+        self.only_string: str | None = None
+        """The text of the string that the part consists of so far."""
+
+    @property
+    def written(self) -> str:
+        """The text, as the model wrote it."""
+        return "".join(self.text).strip()
+
+    @property
+    def last(self) -> str:
+        """The last character; "" if there is none yet."""
+        return self.tail[-1:]
+
+    def add(self, text: str, code: str | None = None) -> None:
+        """Add text outside of strings."""
+        if text.strip():
+            self.only_string, self.is_blank = None, False
+        self._add(text, text if code is None else code)
+
+    def add_string(self, written: str, value: str) -> None:
+        """Add a string, as it was written and as the text that it means."""
+        self.only_string = value if self.is_blank else None
+        self.is_blank = False
+        self._add(written, ascii(value))
+
+    def _add(self, text: str, code: str) -> None:
+        self.text.append(text)
+        self.code.append(code)
+        self.tail = (self.tail + text)[-MAX_NAME:]
+
+    def take_prefix(self) -> str:
+        """Return the prefix of the string that begins here, and remove it from the code."""
+        found = _PREFIXED.search(self.tail)
+        if found is None:
+            return ""
+        self.code[-2:] = ["".join(self.code[-2:])[: -len(found[1])]]
+        self.is_blank = self.is_blank or self.tail.strip() == found[1]
+        return found[1]
+
+    def begin_value(self, name: str, separator: str) -> None:
+        """Begin the value: what was read so far is the argument's name."""
+        self.name, self.separator, self.only_string = name, separator, None
+        self.text, self.code, self.tail, self.is_blank = [], [], "", True
+
+    def add_words(self, words: PythonPart) -> None:
+        """Add words behind a comma that separates no arguments: ``city=Boston, MA``. Raises NoMatch behind a list or a dict."""
+        if self.only_string is not None and "'" not in words.written and '"' not in words.written:
+            self.only_string += f",{''.join(words.text)}"
+        elif self.only_string is None and self.is_words:
+            self.text += [",", *words.text]
+            self.has_commas = True
+        else:
+            raise NoMatch
+
+    @property
+    def is_words(self) -> bool:
+        """True if it is words without quotes."""
+        code = "".join(self.code).strip()
+        return self.only_string is None and not self.closers and not code.startswith(("[", "(", "{", "'", '"', "*"))
+
+    def value(self) -> PythonValue:
+        """Return the value of the complete argument."""
+        if self.has_commas:
+            return PythonValue(None, self.written, json_text(self.written))
+        if self.only_string is not None:
+            return PythonValue(json_text(self.only_string), self.written)
+        return value_of_code("".join(self.code).strip(), self.written)
+
+
+def string_text(body: str) -> str:
+    """Return the text of a string's inside; a backslash that escapes nothing stays."""
+    return _ESCAPE.sub(_unescape, body) if "\\" in body else body
+
+
+def _unescape(found: re.Match[str]) -> str:
+    octal, two, four, eight, newline, char = found.groups()
+    if octal:
+        return chr(int(octal, 8))
+    if digits := two or four or eight:
+        return chr(int(digits, 16))
+    if newline:
+        return ""
+    return "\\" if char is None else _ESCAPES.get(char, char)
