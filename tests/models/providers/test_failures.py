@@ -8,12 +8,10 @@ import threading
 import traceback
 from typing import Any
 
-import openai
 import pytest
 
 from patchbay import ToolRunner
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolChoiceError, UpstreamError
-from patchbay.models.openai import OpenAIChatModel
 from patchbay.models.resolve import resolve_model
 from patchbay.testing import Raw, ScriptedUpstream, Text
 from patchbay.testing.script import error
@@ -93,18 +91,6 @@ def test_leaving_a_stream_closes_the_response(wire: Wire) -> None:
 @pytest.fixture(params=[(), (WEATHER,)], ids=["without tools", "with tools"])
 def tools(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def test_key_of_the_callers_client_is_redacted_from_errors() -> None:
-    with ScriptedUpstream(lambda _: error(401, f"No such key: {KEY}")) as server:
-
-        async def ask() -> None:
-            async with openai.AsyncOpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
-                await reply_of(OpenAIChatModel(client, model="m"), [QUESTION])
-
-        with pytest.raises(UpstreamError) as caught:
-            asyncio.run(asyncio.wait_for(ask(), 60))
-    assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
 def test_unreachable_server_error_has_its_url_and_the_reason() -> None:
