@@ -29,21 +29,6 @@ def execute(url: Any, statement: str) -> Any:
         engine.dispose()
 
 
-@contextmanager
-def executed_statements() -> Iterator[list[str]]:
-    """The SQL that any engine executes in the block."""
-    statements: list[str] = []
-
-    def note(*args: Any) -> None:
-        statements.append(args[2])
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
-
-
 def postgres_programs() -> Path | None:
     """The folder with ``initdb`` and ``pg_ctl``; Debian has it outside of PATH, by version."""
     found = shutil.which("initdb")

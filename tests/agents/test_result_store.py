@@ -15,7 +15,6 @@ from patchbay.types import ToolCall
 from support.running import run
 
 from .child import read_log
-from .databases import execute, executed_statements
 from .turns import Chat, agent, response_of
 
 READ = ToolCall("c1", "read_log")
@@ -191,33 +190,6 @@ def test_two_processes_store_each_text_once_under_unique_ids(database_url, sessi
             return {kept: await service.results(session).read(kept) for _, kept in found}
 
     assert {kept: text for text, kept in found} == run(read())
-
-
-def test_database_without_a_results_table_is_migrated(tmp_path, session_id):
-    async def main() -> Any:
-        path = tmp_path / "old.db"
-        async with DatabaseSessionService(path) as service:
-            await service.create_session("app", "u", session_id=session_id)
-        execute(path, "DROP TABLE patchbay_results")
-        one = agent([READ, "read", reading(), "done"], read_log)
-        async with DatabaseSessionService(path) as service:
-            chat = Chat(one, service, session_id=session_id)
-            await chat.say("read")
-            return await chat.say("go on")
-
-    assert PIECE == response_of(run(main()), "read_result")["result"]
-
-
-def test_loading_a_session_needs_no_extra_query_for_results(tmp_path):
-    async def main() -> list[str]:
-        async with DatabaseSessionService(tmp_path / "s.db") as service:
-            session = await service.create_session("app", "u")
-            with executed_statements() as statements:
-                await service.get_session("app", "u", session.id)
-            return [text for text in statements if "patchbay_results" in text]
-
-    (only,) = run(main())
-    assert "FROM patchbay_sessions" in only
 
 
 async def test_results_live_for_the_run_without_a_storing_service(session_id):

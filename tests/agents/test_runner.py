@@ -44,18 +44,18 @@ def agent(*steps, **fields) -> LlmAgent:
 # --- sessions
 
 
-def test_first_message_is_the_session_title():
+def test_first_message_is_the_session_title_and_the_last_agent_is_the_one_that_answered():
     model = ScriptedModel(["one", "two"])
-    runner = Runner(LlmAgent(name="a", model=model), "shop")
+    runner = Runner(SequentialAgent(name="all", sub_agents=[LlmAgent(name="a", model=model), TextAgent("b")]), "shop")
     for message in ("How much is the fish in your window today?", "And the chips?"):
         run(run_turn(runner, message))
         session = run(runner.session_service.get_session("shop", "u", "s"))
-        assert ("shop", "u", "s", "a", "a") == (
+        assert ("shop", "u", "s", "all", "b") == (
             session.app_name, session.user_id, session.id, session.agent_name, session.last_agent
         )  # fmt: skip
         assert "How much is the fish in your w" == session.title
     run(run_turn(Runner(LlmAgent(name="a", model=ScriptedModel(["else"]))), "3?"))
-    assert ["assistant: one", "user: And the chips?"] == roles(model.requests[1])[1:]
+    assert ["assistant: one", "assistant: b", "user: And the chips?"] == roles(model.requests[1])[1:]
 
 
 def test_events_of_a_run_share_an_id_that_differs_between_runs():
@@ -65,13 +65,6 @@ def test_events_of_a_run_share_an_id_that_differs_between_runs():
     assert first[0].invocation_id != second[0].invocation_id
     kept = run(runner.session_service.get_session("patchbay", "u", "s")).events
     assert [first[0].invocation_id] * 4 + [second[0].invocation_id] * 2 == [event.invocation_id for event in kept]
-
-
-def test_the_last_agent_is_the_one_that_answered_last():
-    runner = Runner(SequentialAgent(name="all", sub_agents=[TextAgent("a"), TextAgent("b")]))
-    run(run_turn(runner))
-    session = run(runner.session_service.get_session("patchbay", "u", "s"))
-    assert ("all", "b") == (session.agent_name, session.last_agent)
 
 
 def test_too_long_message_is_refused_and_nothing_is_stored():

@@ -225,19 +225,6 @@ async def test_abandoned_wait_leaves_the_lock_to_the_next_run(service, names):
     assert "had it" == await wait_for_it()
 
 
-def test_one_service_can_be_used_from_one_event_loop_after_the_other(service, names):
-    run(begin(service, names))
-    for number in range(3):
-
-        async def work(number=number):
-            async with service.lock(*names.all):
-                session = await service.get_session(*names.all)
-                await service.append_event(session, text_event(str(number)))
-
-        run(work())
-    assert ["0", "1", "2"] == texts_of(run(service.get_session(*names.all)).events)
-
-
 def test_runs_in_event_loops_of_several_threads_are_serialised(service, names):
     run(begin(service, names))
 

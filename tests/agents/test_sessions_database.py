@@ -19,8 +19,8 @@ from support.processes import Process
 from support.running import run
 
 from .child import numbered
-from .databases import execute, executed_statements
-from .event_builders import state_event, text_event, texts_of
+from .databases import execute
+from .event_builders import text_event, texts_of
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -191,21 +191,6 @@ async def test_released_session_locks_leave_no_open_files(tmp_path):
         async with service.lock("app", "u", "a"), service.lock("app", "u", "b"):
             pass
         assert open_files() <= before
-
-
-def test_event_writes_only_the_rows_that_it_changes(tmp_path):
-    path = tmp_path / "s.db"
-
-    async def work():
-        async with DatabaseSessionService(path) as service:
-            session = await service.create_session("app", "u", state={f"k{number}": "x" * 100 for number in range(50)})
-            with executed_statements() as statements:
-                await service.append_event(session, state_event({"k7": 1}))
-            return statements
-
-    statements = run(work())
-    writes = [text.split(" ")[0] + " " + text.split("patchbay_")[1].split(" ")[0] for text in statements if "patchbay_" in text]
-    assert ["UPDATE sessions", "INSERT events", "INSERT session_state"] == writes
 
 
 async def test_a_database_in_memory_works_and_ends_with_its_service():
