@@ -217,7 +217,7 @@ def stream() -> None:
     """Do the same with a stream."""
     exchange = Exchange(STREAM_REQUEST, TEXT_MODE, MEMORY)
     answer = [exchange.feed(data) for data in STREAM]
-    assert b"tool_calls" in b"".join(answer) + exchange.end()[0]
+    assert b"tool_calls" in b"".join(answer) + exchange.end_attempt()[0]
 
 
 @asynccontextmanager

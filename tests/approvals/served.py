@@ -2,7 +2,7 @@
 ``POST /stop`` stops all that are under way; ``POST /reset`` also forgets every request and empties LOG.
 
 What its tool does, it writes into LOG, one line for each time. ``DIES`` in the environment names the moment at which it is killed
-as by ``kill -9``: ``before take`` is before the store's method, ``after take`` after it, and so for the ``tool``.
+as by ``kill -9``: ``before use_decision`` is before the store's method, ``after use_decision`` after it, and so for the ``tool``.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ MOMENTS = [
     ("after open", 0, 1),
     ("before decide", 0, 1),
     ("after decide", 0, 0),
-    ("before take", 0, 0),
-    ("after take", 0, 1),
+    ("before use_decision", 0, 0),
+    ("after use_decision", 0, 1),
     ("before tool", 0, 1),
     ("after tool", 1, 1),
 ]
@@ -81,7 +81,7 @@ def test_approval_is_stored_and_used_once_despite_a_kill_at_any_step(database, t
         assert asked == approved_where_it_is_asked_for(server)
         assert had_run + 1 == len(ran(tmp_path))
         # The call that was left waiting was taken up again; one whose yes was used up was asked about anew.
-        used_up = moment in ("after take", "before tool", "after tool", "before open")
+        used_up = moment in ("after use_decision", "before tool", "after tool", "before open")
         assert len(before) + used_up == len(all_requests(server))
         assert all(each["used"] is not None for each in all_requests(server))
         assert 1 == approved_where_it_is_asked_for(server)
@@ -102,7 +102,7 @@ def test_kill_while_a_run_stops_leaves_its_request_pending_or_withdrawn(database
     assert ["/a"] == ran(tmp_path)
 
 
-@pytest.mark.parametrize("moment", ["before open", "after open", "before get", "after get", "before take"])
+@pytest.mark.parametrize("moment", ["before open", "after open", "before get", "after get", "before use_decision"])
 async def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url, moment):
     when, name = moment.split()
 
@@ -121,7 +121,7 @@ async def test_run_stopped_at_any_step_leaves_no_pending_or_approved_request(url
 
         setattr(service.store, name, stopping)
         task = running_calls(executor_of(service, files), call_of())
-        if name == "take":
+        if name == "use_decision":
             [request] = await waiting(service)
             await service.store.decide(replace(request, state=State.APPROVED, by="ann"), now=time.time())
             service.wake()

@@ -35,7 +35,7 @@ class MountedStream:
         return NAME in [each.name for each in self.manager.mounted]
 
     async def tell(self, *outcome: int, kind: str = "agent.test", session: str = "s1") -> None:
-        turn = self.manager.begin(HookScope(session_key=session))
+        turn = self.manager.begin_turn(HookScope(session_key=session))
         for number in outcome:
             if turn is not None:
                 turn.emit(kind, "", 1, {"number": number})
@@ -106,7 +106,7 @@ async def test_queue_of_a_reader_and_history_are_bounded_in_bytes(monkeypatch):
 async def test_reader_gets_the_count_of_events_dropped_by_the_dispatcher():
     mounted = MountedStream()
     reader = mounted.stream.join()
-    turn = mounted.manager.begin(HookScope())
+    turn = mounted.manager.begin_turn(HookScope())
     for number in range(BUFFER + 10):
         turn.emit("agent.test", "", 1, {"number": number})
     await mounted.manager.events.flush()

@@ -141,7 +141,7 @@ def test_a_text_model_reads_and_writes_the_text_of_a_custom_tool_as_it_is():
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     stream = b"".join(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
     out = exchange.feed(stream)
-    events = [json.loads(line[6:]) for line in (out + exchange.end()[0]).split(b"\n") if line.startswith(b"data: ")]
+    events = [json.loads(line[6:]) for line in (out + exchange.end_attempt()[0]).split(b"\n") if line.startswith(b"data: ")]
     deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
     assert patch == "".join(deltas)
     assert len(deltas) > len(patch) / 2

@@ -201,7 +201,7 @@ async def test_events_a_slow_observer_misses_are_counted(caplog):
 
     manager = managed(hook(on_runtime_event=slow))
     scope = HookScope()
-    turn_hooks = manager.begin(scope)
+    turn_hooks = manager.begin_turn(scope)
     for number in range(200):
         turn_hooks.emit("agent.test", "", number, {})
         if number == 0:

@@ -42,7 +42,7 @@ def test_events_raise_only_patchbay_errors(events: list[Any], mode: str) -> None
         for event in events:
             ours.feed(b"data: " + json.dumps(event).encode() + b"\n\n")
         ours.feed(b"data: [DONE]\n\n")
-        ours.end()
+        ours.end_attempt()
 
 
 @given(values, values, st.booleans(), st.sampled_from(["text", "native", "auto"]))

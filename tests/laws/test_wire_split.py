@@ -88,7 +88,7 @@ def test_any_split_on_the_wire_gives_the_same_response(data: st.DataObject, text
     events = [b"data: " + json.dumps(chunk, **writing).encode() + b"\n\n" for chunk in chunks_of(deltas)]
     ours = exchange(stream=True)
     out = b"".join([ours.feed(piece) for piece in data.draw(network([*events, b"data: [DONE]\n\n"]))])
-    last, again = ours.end()
+    last, again = ours.end_attempt()
     assert not again
     assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)
 
@@ -100,7 +100,7 @@ def test_upstream_event_without_an_end_is_refused() -> None:
     ours.feed(half)
     assert ours.finished
     with pytest.raises(UpstreamError, match="more than 32 MiB"):
-        ours.end()
+        ours.end_attempt()
 
 
 @given(texts)
@@ -133,7 +133,7 @@ def test_prefilled_reasoning_loses_nothing_on_the_wire(data: st.DataObject, text
     wire = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks_of(data.draw(splits(text))))
     ours = exchange(stream=True)
     out = ours.feed(wire + b"data: [DONE]\n\n")
-    last, _ = ours.end()
+    last, _ = ours.end_attempt()
     read = client_reads(out + last)
     outcome = read["content"] + "\n" + read["reasoning"]
     assert (1, 1) == (outcome.count("w0w"), outcome.count("w1w"))

@@ -26,7 +26,7 @@ def stream_to_client(
     for number, choices in enumerate(chunks):
         out += exchange.feed(b"data: " + json.dumps({"id": f"c{number}", "choices": choices}).encode() + b"\n\n")
         if all(choice.get("finish_reason") for choice in choices):
-            last, again = (exchange.feed(b"data: [DONE]\n\n") and (b"", False)) or exchange.end()
+            last, again = (exchange.feed(b"data: [DONE]\n\n") and (b"", False)) or exchange.end_attempt()
             out += last
     assert not again
     assert out.endswith(b"data: [DONE]\n\n")

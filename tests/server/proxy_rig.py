@@ -189,7 +189,7 @@ class FakeExchange:
             self.finished = True
         return b"".join(event.replace(b"upstream", b"exchange") + b"\n\n" for event in events)
 
-    def end(self) -> tuple[bytes, bool]:
+    def end_attempt(self) -> tuple[bytes, bool]:
         if self.rounds < self.fake.get("again", 0):
             self.rounds += 1
             return b"", True

@@ -310,7 +310,7 @@ class ApprovalService:
                     announced = False
                 if (found.tool, found.digest) != (call.tool, call.digest):
                     raise RuntimeError("the decision is about another call")  # noqa: TRY301  (handled as every error here)
-                if await self.store.take(found.id, now=self._clock()):
+                if await self.store.use_decision(found.id, now=self._clock()):
                     if found.edited is not None:
                         call.arguments = dict(found.edited)
                         if (now := self.policy.rule_for(call)).outcome == "deny":

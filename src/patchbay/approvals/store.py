@@ -163,7 +163,7 @@ class ApprovalStore:
 
         await self._write(work)
 
-    async def take(self, request_id: str, *, now: float) -> bool:
+    async def use_decision(self, request_id: str, *, now: float) -> bool:
         """Use the decision of a request for one run; return False if another run has used it."""
         change = REQUESTS.update().where(
             REQUESTS.c.id == request_id, REQUESTS.c.used.is_(None), REQUESTS.c.state != State.PENDING

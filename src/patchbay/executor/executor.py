@@ -136,7 +136,7 @@ class Executor(ExecutorSettings):
         manager = given if given is not None else self.hooks
         if self._links:
             return Run(self, options, self.turn_hooks(scope, manager))
-        return Run(self, options, manager.begin(scope) if manager is not None else None)
+        return Run(self, options, manager.begin_turn(scope) if manager is not None else None)
 
     def turn_hooks(self, scope: HookScope | None, hooks: HookManager | None) -> TurnHooks | None:
         """Return the hooks of a turn that begins now; None if there are none."""
@@ -148,7 +148,7 @@ class Executor(ExecutorSettings):
         mounted = manager.chains
         if self._merged is None or self._merged[0] is not mounted:
             self._merged = mounted, mounted.with_natives(self._links)
-        return manager.begin(scope, self._merged[1])
+        return manager.begin_turn(scope, self._merged[1])
 
     def start_batch(
         self,

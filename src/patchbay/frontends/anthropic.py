@@ -305,7 +305,7 @@ class MessagesEncoder(FrontendEncoder):
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
         return super().finish(choice, reason, **more) + self._close_block()
 
-    def end(self) -> bytes:
+    def end_answer(self) -> bytes:
         delta = {"stop_reason": self._stop_reason, "stop_sequence": None}
         event = {"type": "message_delta", "delta": delta, "usage": _usage(self._usage)}
         return self._start() + _event(event) + _event({"type": "message_stop"})

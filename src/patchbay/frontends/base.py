@@ -71,7 +71,7 @@ class FrontendEncoder(ByteEncoder, ABC):
         self._finish = "stop"
         self._usage: Mapping[str, Any] | None = None
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         self._head = head
 
     def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:  # noqa: ARG002
@@ -100,7 +100,7 @@ class FrontendEncoder(ByteEncoder, ABC):
 
     def whole(self, answer: Answer) -> bytes:
         first = answer.first
-        self.begin(answer.head)
+        self.begin_answer(answer.head)
         self.usage(answer.usage)
         self._finish = first.finish or "stop"
         return encode(self.document(first))

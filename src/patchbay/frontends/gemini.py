@@ -291,7 +291,7 @@ class GenerateContentEncoder(FrontendEncoder):
     def end_call(self, index: int, call: ToolCall) -> bytes:  # noqa: ARG002
         return sse_event(encode(self._response([_call_part(call)])))
 
-    def end(self) -> bytes:
+    def end_answer(self) -> bytes:
         return sse_event(encode(self._last([])))
 
     def error(self, error: PatchbayError | str) -> bytes:

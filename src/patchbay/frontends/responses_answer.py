@@ -78,9 +78,9 @@ class ResponsesEncoder(FrontendEncoder):
         }  # fmt: skip
         self._output: list[dict[str, Any] | None] = []
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         # The response says what was done, not what was asked for.
-        super().begin(head)
+        super().begin_answer(head)
         if head.service_tier is not None:
             self.response["service_tier"] = head.service_tier
         for parameter, field, name in (("reasoning_effort", "reasoning", "effort"), ("verbosity", "text", "verbosity")):
@@ -123,15 +123,15 @@ class ResponsesEncoder(FrontendEncoder):
         super().finish(choice, reason, **more)
         return self._close_item() + b"".join([self._close_call(place, "incomplete") for place in sorted(self._calls)])
 
-    def end(self) -> bytes:
-        out = self.start()
+    def end_answer(self) -> bytes:
+        out = self.write_first_events()
         self._complete()
         event = self._event(f"response.{self.response['status']}", response=self.response)
         self.size = len(event)
         return out + event
 
     def error(self, error: PatchbayError | str) -> bytes:
-        described, out = error_body(error)["error"], self.start()
+        described, out = error_body(error)["error"], self.write_first_events()
         failure = {name: described[name] for name in ("code", "message")}
         self.response |= {"status": "failed", "error": failure, "output": self._items()}
         return out + self._event("response.failed", response=self.response)
@@ -193,7 +193,7 @@ class ResponsesEncoder(FrontendEncoder):
         """Write the end of the open item of text or reasoning."""
         item, text = self._item, "".join(self._pieces)
         if item is None:
-            return self.start()
+            return self.write_first_events()
         form, done = _PARTS[item["type"]], _done(item, text)
         out = self._part_event(f"{form.text}.done", text=text, **form.more)
         out += self._part_event(f"{form.part}.done", part=form.of(text))
@@ -231,7 +231,7 @@ class ResponsesEncoder(FrontendEncoder):
 
     # events
 
-    def start(self) -> bytes:
+    def write_first_events(self) -> bytes:
         """Write the first events, unless they are written already."""
         if self._started:
             return b""

@@ -123,7 +123,7 @@ class HookManager(HookServices):
         self._retire(old.hook)
         return True
 
-    def begin(self, scope: HookScope | None = None, chains: Chains | None = None) -> TurnHooks | None:
+    def begin_turn(self, scope: HookScope | None = None, chains: Chains | None = None) -> TurnHooks | None:
         """Return the hooks of a new turn (``chains``, or those registered); None without hooks, recorders and people to ask."""
         if chains is None:
             chains = self._chains

@@ -169,7 +169,7 @@ class AnswerReader(Generic[Out]):
 
     def write_ends(self, total: Callable[[Any], Any]) -> None:
         """Write the rest of each choice; ``total`` returns the usage of all attempts, given this one's."""
-        self._encoder.begin(self._head or NO_HEAD)
+        self._encoder.begin_answer(self._head or NO_HEAD)
         choices = self._in_order()
         for choice in choices:
             choice.send_rest()
@@ -183,7 +183,7 @@ class AnswerReader(Generic[Out]):
         usage = total(self.usage) if self._include_usage or self._usage_apart else None
         if usage is not None:
             self.out.append(self._encoder.usage(usage))
-        self.out.append(self._encoder.end())
+        self.out.append(self._encoder.end_answer())
 
     def _in_order(self) -> Sequence[ChoiceReader]:
         return [self.choices[index] for index in sorted(self.choices)]
@@ -302,7 +302,7 @@ class AnswerReader(Generic[Out]):
 
     def _begin(self, head: AnswerHead) -> None:
         self._head = head
-        self._encoder.begin(head)
+        self._encoder.begin_answer(head)
 
     def _read_invalid(self, data: bytes) -> None:
         """Read an event that is not a valid chunk: several in one, or fields of other types."""
@@ -375,7 +375,7 @@ class AnswerReader(Generic[Out]):
         if not untouched:
             self._send_others(choice, delta)
         if choice.hold and choice.has_call and self._admitted():
-            choice.release()
+            choice.send_withheld()
         return untouched
 
     def _read_message(self, choice: ChoiceReader, message: Mapping[str, Any], finish: Any) -> None:
@@ -388,7 +388,7 @@ class AnswerReader(Generic[Out]):
         self._forget_template()
         choice.close(finish)
         if choice.hold and choice.has_call and self._admitted():
-            choice.release()
+            choice.send_withheld()
 
     def _send_others(self, choice: ChoiceReader, message: Mapping[str, Any]) -> None:
         """Send the other fields of a message or a delta."""

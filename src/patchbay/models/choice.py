@@ -146,7 +146,7 @@ class ChoiceReader:
             self.has_sent = True
             self.visible = self.visible or not isinstance(part, ReasoningDelta | OtherFields)
 
-    def release(self) -> None:
+    def send_withheld(self) -> None:
         """Send what was held back, and send at once from now on."""
         self.hold = False
         pending, self._pending = self._pending, []
@@ -327,7 +327,7 @@ class ChoiceReader:
 
     def send_rest(self) -> None:
         """Send what was held or kept back: the answer is accepted."""
-        self.release()
+        self.send_withheld()
         if self.kept:
             if not (self._calls or self._indices or self._cut):
                 self.send(TextDelta("".join(self.kept)))

@@ -41,7 +41,7 @@ class AnswerEncoder(Protocol[Out]):
     def join(self, pieces: Iterable[Out], /) -> Out:
         """Join what was written."""
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         """Set the fields of the answer as a whole; no effect after the first part."""
 
     def passed(self, choice: int, data: bytes) -> Out:
@@ -56,7 +56,7 @@ class AnswerEncoder(Protocol[Out]):
     def usage(self, usage: Any) -> Out:
         """Write the usage by itself, after the last choice."""
 
-    def end(self) -> Out:
+    def end_answer(self) -> Out:
         """End the answer."""
 
     def error(self, error: PatchbayError | str) -> Out:
@@ -72,7 +72,7 @@ class ByteEncoder:
     passes_text = passes_calls = keeps_invalid = False
     join = staticmethod(b"".join)
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         pass
 
     def passed(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
@@ -89,7 +89,7 @@ class _Collector(Generic[Out]):
     def __init__(self) -> None:
         self.answer = Answer()
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         self.answer.head = head
 
     def passed(self, choice: int, data: bytes) -> Out:  # noqa: ARG002  (never called)
@@ -109,7 +109,7 @@ class _Collector(Generic[Out]):
         self.answer.usage = usage
         return self.join(())
 
-    def end(self) -> Out:
+    def end_answer(self) -> Out:
         return self.whole(self.answer)
 
 
@@ -162,7 +162,7 @@ class ChatEncoder(ByteEncoder):
         self._opened: set[int] = set()
         self._head = b""
 
-    def begin(self, head: AnswerHead) -> None:
+    def begin_answer(self, head: AnswerHead) -> None:
         if not self._opened:
             self._head = b"data: " + encode(_head_fields(head, "chat.completion.chunk"))[:-1] + b',"choices":['
 
@@ -186,7 +186,7 @@ class ChatEncoder(ByteEncoder):
     def usage(self, usage: Any) -> bytes:
         return b'%s],"usage":%s}\n\n' % (self._head, encode(usage))
 
-    def end(self) -> bytes:
+    def end_answer(self) -> bytes:
         return DONE
 
     def error(self, error: PatchbayError | str) -> bytes:

@@ -186,7 +186,7 @@ class Exchange(Generic[Out]):
                 response = yield Step.SEND
                 if response is None:
                     yield Step.RECEIVE
-                    out, again = self.end()
+                    out, again = self.end_attempt()
                 elif not isinstance(response, Rejection):
                     out, again = self.answer(response)
                 elif not self.on_upstream_error(response.status, response.text):
@@ -247,9 +247,9 @@ class Exchange(Generic[Out]):
             return cast("Out", response), False
         completion = read_completion(response)
         self._open_reader().read_whole(completion, response if isinstance(response, bytes) else None)
-        return self.end()
+        return self.end_attempt()
 
-    def end(self) -> tuple[Out, bool]:
+    def end_attempt(self) -> tuple[Out, bool]:
         """End the upstream's answer; return the last to write, and whether to ask again.
 
         Raises UpstreamError, ToolChoiceError, ResponseFormatError, InvalidCallError.

@@ -94,7 +94,7 @@ class ChatTurn:
         """Emit a tool's progress, ahead of its result."""
         self._chat.queue.put(ToolProgressEvent(call, progress, self._recorder.rounds))
 
-    async def run(self, executor: Executor) -> None:
+    async def run_turn(self, executor: Executor) -> None:
         """Run the turn: request until there is an answer, at a limit once more without tools.
 
         Errors become events. Raises CancelledError once the tools have stopped.
@@ -352,7 +352,7 @@ class ChatSession(BaseSession):
             scope = replace(self._scope, turn_id=uuid.uuid4().hex)
             turn = self._turn = ChatTurn(self._chat, self._messages, scope)
             try:
-                await turn.run(self._current_executor())
+                await turn.run_turn(self._current_executor())
             finally:
                 self._turn = None
                 self._messages, self._is_cut_off = self._trimmed(turn.messages()), turn.is_cut_off

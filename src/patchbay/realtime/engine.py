@@ -94,10 +94,10 @@ class SessionEngine:
         """Open the first connection. Raises the error if that fails."""
         loop = asyncio.get_running_loop()
         self._opened = loop.create_future()
-        self._run_task = loop.create_task(self.reconnector.run())
+        self._run_task = loop.create_task(self.reconnector.keep_connected())
         await asyncio.shield(self._opened)
 
-    async def end(self, reason: str) -> None:
+    async def stop_all(self, reason: str) -> None:
         """Stop all parts in order of dependency."""
         self._turns.end_current()
         try:
@@ -184,7 +184,7 @@ class SessionEngine:
         self.is_muted = False
         self._was_busy = True
         self._turns.report_finished(self.calls.has_running)  # of the previous turn
-        self._turns.begin(text or "", is_spoken=text is None)
+        self._turns.begin_turn(text or "", is_spoken=text is None)
 
     # ``host.SessionHost``
 
@@ -234,7 +234,7 @@ class SessionEngine:
     def on_calls(self, calls: Sequence[PartialCall], *, run: bool) -> None:
         """Run or reject the calls of a finished response."""
         if self.controller is not None:
-            (self.calls.start if run else self.calls.reject)(self.controller, calls)
+            (self.calls.start_round if run else self.calls.reject)(self.controller, calls)
 
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Cancel calls."""

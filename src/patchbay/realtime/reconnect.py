@@ -64,7 +64,7 @@ class Reconnector:
         self._leave_timer: asyncio.TimerHandle | None = None  # set by ``schedule_renewal``
         self._listening: asyncio.Task[None] | None = None  # to the current connection
 
-    async def run(self) -> None:
+    async def keep_connected(self) -> None:
         """Keep a connection until none can be had, then call ``on_connection_failed``."""
         try:
             error = await self._connect_until_failure()

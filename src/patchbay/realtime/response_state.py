@@ -231,7 +231,7 @@ class CallAssembler:
 
     # Lifetime
 
-    def begin(self, response_id: str) -> None:
+    def begin_response(self, response_id: str) -> None:
         """Start the next response."""
         self._hand_over()
         self.discard(response_id)
@@ -399,7 +399,7 @@ class UserSpeech:
 
     # Speech
 
-    def start(self) -> None:
+    def start_speech(self) -> None:
         """Handle the start of speech."""
         self._expect_speech(_MAX_SILENCE)
         self._speech_deadline = self._loop.time() + _MAX_SPEECH if self._signals_end else None

@@ -220,7 +220,7 @@ class ResponseController:
             self._finish("incomplete", ())
         elif self._scheduler.state in ("in_progress", "cancelling"):  # of another client, its end was lost
             self._scheduler.ended()
-        calls.begin(response_id)
+        calls.begin_response(response_id)
         self._has_input = self._has_output = False
         self._speech.flush()
         self._speech.stop()
@@ -258,7 +258,7 @@ class ResponseController:
             self._host.emit(AudioEvent(event.audio, event.rate))
 
     def _on_speech_started(self, _event: SpeechStarted) -> None:
-        self._speech.start()
+        self._speech.start_speech()
         self._calls.awaits_results = False
         self._calls.interrupt()
         if not self._typed_over_response:  # else the typed text is still to be answered
@@ -282,7 +282,7 @@ class ResponseController:
 
     def _on_calls_cancelled(self, event: CallsCancelled) -> None:
         if self._host.on_calls_cancelled(event.call_ids):
-            self._speech.start()  # newer input, which is answered next
+            self._speech.start_speech()  # newer input, which is answered next
 
     def _on_response_done(self, event: ResponseDone) -> None:
         calls = self._calls

@@ -244,7 +244,7 @@ class RealtimeSession(BaseSession):
         return tuple(self._engine.calls.dropped)
 
     async def _end(self, reason: str) -> None:
-        await self._engine.end(reason)
+        await self._engine.stop_all(reason)
 
 
 def _check_settings(settings: object) -> None:

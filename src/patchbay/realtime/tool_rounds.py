@@ -93,7 +93,7 @@ class ToolCallRounds:
 
     # Calls of responses
 
-    def start(self, controller: ResponseController, calls: Sequence[PartialCall]) -> None:
+    def start_round(self, controller: ResponseController, calls: Sequence[PartialCall]) -> None:
         """Run the calls of a completed response within the limits, and reject the others."""
         turn = self._turns.ensure()
         turn.rounds += 1

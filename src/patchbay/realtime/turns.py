@@ -146,7 +146,7 @@ class Turns:
             turn.cancel_unanswered()
             self.finish()
 
-    def begin(self, text: str = "", *, is_spoken: bool = False) -> Turn:
+    def begin_turn(self, text: str = "", *, is_spoken: bool = False) -> Turn:
         """Start a turn, unless one is in progress."""
         self._unclaimed_input.clear()
         if self.current is None:
@@ -155,7 +155,7 @@ class Turns:
 
     def ensure(self) -> Turn:
         """Return the current turn, or start one for an unrequested response."""
-        return self.current if self.current is not None else self.begin(" ".join(self._unclaimed_input), is_spoken=True)
+        return self.current if self.current is not None else self.begin_turn(" ".join(self._unclaimed_input), is_spoken=True)
 
     def finish(self) -> None:
         """End the current turn."""

@@ -448,7 +448,7 @@ class MediaApp:
             is_all = end - start == file.size
             if not is_all:
                 headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, file.size)))
-            await reply.start(200 if is_all else 206, headers)
+            await reply.send_head(200 if is_all else 206, headers)
             if scope["method"] == "GET":
                 pieces = file.pieces(start, end - start)
                 while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

@@ -143,7 +143,7 @@ class ToolsApp:
                 cleanup.push_async_callback(self.sessions.aclose)
             cleanup.push_async_callback(self._mcp.aclose)
             if lease := self._settings.lease:
-                checks = asyncio.create_task(self._dispatcher.health.run(lease))
+                checks = asyncio.create_task(self._dispatcher.health.check_forever(lease))
                 cleanup.push_async_callback(_cancel, checks)
             await cleanup.enter_async_context(self._beside())
             yield

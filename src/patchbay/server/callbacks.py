@@ -189,7 +189,7 @@ class CallbackHealth:
         for endpoint in [each for each in self._failures if each not in still]:
             del self._failures[endpoint]
 
-    async def run(self, interval: float) -> None:
+    async def check_forever(self, interval: float) -> None:
         """Check every ``interval`` seconds, forever."""
         while True:
             try:

@@ -94,7 +94,7 @@ class EventReader:
 
     def close(self) -> None:
         """Stop reading."""
-        self.end()
+        self.end_stream()
         self._stream.remove(self)
 
     def wants(self, event: StreamedEvent) -> bool:
@@ -121,7 +121,7 @@ class EventReader:
             self._waiting.append(count)
         self._wakeup.set()
 
-    def end(self) -> None:
+    def end_stream(self) -> None:
         """End the stream."""
         self._is_over = True
         self._wakeup.set()
@@ -235,7 +235,7 @@ class EventStream:
 
     def _end_all(self) -> None:
         for reader in self._readers:
-            reader.end()
+            reader.end_stream()
 
 
 def encoded(event: Event) -> bytes:

@@ -240,7 +240,7 @@ class Frontends:
         if of_connection is not None:
             of_connection.put(stored)
 
-    async def begin(
+    async def begin_response(
         self, decoded: DecodedRequest, run: Callable[[Send], Awaitable[None]], scope: Mapping[str, Any]
     ) -> bytes | EventTail | None:
         """Begin a response in the background and return the answer for its client; None if the request is not for one.
@@ -256,7 +256,7 @@ class Frontends:
         async def make() -> StoredResponse:
             try:
                 if log is not None:  # the client learns the id
-                    log.write(encoder.start())
+                    log.write(encoder.write_first_events())
                 await run(_drop if log is None else log.send)
             except Exception as error:
                 if log is not None:
@@ -266,9 +266,9 @@ class Frontends:
             return replace(new, response=encoder.response, size=encoder.size)
 
         try:
-            queued = await self._background.begin(new, make, self._logs.end)
+            queued = await self._background.begin_response(new, make, self._logs.end_log)
         except BaseException:
-            self._logs.end(new.key)
+            self._logs.end_log(new.key)
             raise
         return encode(queued) if log is None else EventTail(log)
 

@@ -366,7 +366,7 @@ class ResponseWriter:
         """Whether the client has all of the response: it may leave after the last event of a stream, before its end."""
         return self.finished or self._last.rstrip().endswith(_LAST_EVENT)
 
-    async def start(self, status: int, headers: Headers) -> None:
+    async def send_head(self, status: int, headers: Headers) -> None:
         """Send the head, without secrets that the upstream repeats in it."""
         headers = self._without_secrets(headers)
         self.started = True
@@ -399,7 +399,7 @@ class ResponseWriter:
             self.started = self.finished = True
             self.status = status
             return
-        await self.start(status, headers)
+        await self.send_head(status, headers)
         await self.finish(body)
 
     async def _before_end(self) -> None:
@@ -410,7 +410,7 @@ class ResponseWriter:
     async def heartbeat(self) -> None:
         """Write ``keep_alive`` on an idle stream; starts the stream if necessary."""
         if not self.started:
-            await self.start(200, EVENT_STREAM)
+            await self.send_head(200, EVENT_STREAM)
         if self.pausable and not self.finished:
             await self.write(self.keep_alive)
 

@@ -368,7 +368,7 @@ class HttpConnection(asyncio.Protocol):
         self._response = None
         response.finish()
         if clean and self._keep and self._upload is None and self.open:
-            self._client.release(self, self._loop)
+            self._client.release_connection(self, self._loop)
         else:
             self._end(None)
 
@@ -510,7 +510,7 @@ class HttpClient:
         """Register a connection."""
         self._all.add(connection)
 
-    def release(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> None:
+    def release_connection(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> None:
         """Return a connection whose response is complete to the pool."""
         self._idle[connection] = loop.time()
         if self._timer is None:

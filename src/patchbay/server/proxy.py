@@ -312,9 +312,9 @@ class ProxyApp:
 
     def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
-        if self._tools is not None and (turn := self._tools.begin(state.scope, body, encoder)) is not None:
+        if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
             state.exchange = turn
-            return turn.run
+            return turn.run_turn
         if self._is_guarded:
             raise UnguardedError(
                 "A request with 'functions', or tools other than functions, is", "'tools' of the type 'function'"
@@ -329,8 +329,8 @@ class ProxyApp:
         chat, encoder = encode(decoded.body), decoded.encoder
         if decoded.is_empty:
             reply.before_end = frontends.storing(encoder, state.scope)
-            await reply.start(200, EVENT_STREAM)
-            await reply.finish(encoder.end())
+            await reply.send_head(200, EVENT_STREAM)
+            await reply.finish(encoder.end_answer())
             return None
         if route.wants == "count":
             sent = self._make_exchange(chat, encoder).request
@@ -339,7 +339,7 @@ class ProxyApp:
             self._use_search(decoded, state.scope)
             chat = encode(decoded.body)
         run = partial(self._run_in_background, state.id, state.scope, chat, encoder)
-        if (stored := await frontends.begin(decoded, run, state.scope)) is not None:
+        if (stored := await frontends.begin_response(decoded, run, state.scope)) is not None:
             state.protocol = ""  # the record is that of the work in the background
             await self._send_stored(stored, receive, reply)
             return None
@@ -404,7 +404,7 @@ class ProxyApp:
         if isinstance(stored, bytes):
             await reply.whole(200, [JSON_TYPE], stored)
             return
-        await reply.start(200, EVENT_STREAM)
+        await reply.send_head(200, EVENT_STREAM)
         with RequestWatchdog(receive, interval=self.settings.heartbeat) as watch:
             watch.beat(reply.heartbeat)
             watch.wait_elsewhere()
@@ -446,7 +446,7 @@ class ProxyApp:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
         method = scope["method"]
         if method == "OPTIONS":
-            await reply.start(204, self._preflight(scope["headers"]))
+            await reply.send_head(204, self._preflight(scope["headers"]))
             await reply.finish()
             return None
         if path in HEALTH_PATHS and method in ("GET", "HEAD"):

@@ -62,7 +62,7 @@ class EventLog:
         """Make an error event the end of the stream."""
         self._last = event
 
-    def end(self) -> None:
+    def end_log(self) -> None:
         """Write the last events: the response is stored."""
         self.write(self._last)
         self._has_ended = True
@@ -105,10 +105,10 @@ class EventLogs:
         log = self._running[key] = EventLog()
         return log
 
-    def end(self, key: str) -> None:
+    def end_log(self, key: str) -> None:
         """End the log of a response that was completed or stopped."""
         if (log := self._running.pop(key, None)) is not None:
-            log.end()
+            log.end_log()
             self._ended.put(key, log, log.size)
 
     def tail(self, key: str, starting_after: str | None) -> EventTail:

@@ -165,7 +165,7 @@ class BackgroundResponses:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._renewing: asyncio.Task[None] | None = None
 
-    async def begin(
+    async def begin_response(
         self, stored: StoredResponse, make: Callable[[], Awaitable[StoredResponse]], ended: Callable[[str], None]
     ) -> dict[str, Any]:
         """Store a response as queued, start ``make``, and return the response object. Raises TooManyResponsesError.

@@ -172,7 +172,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
     reply, watch = request.reply, request.watch
     stream = is_event_stream(answer) and not answer.coding
     if not reply.started:
-        await reply.start(answer.status, downward(answer.headers))
+        await reply.send_head(answer.status, downward(answer.headers))
     elif not stream:
         raise UpstreamError(
             f"The upstream answered a stream with {answer.content_type or 'no content type'} after a long silence."

@@ -17,7 +17,7 @@ from patchbay.realtime.server_events import CallDelta, FinalCall
 
 def book() -> CallAssembler:
     made = CallAssembler(0.5, Mock(), Mock())
-    made.begin("r1")
+    made.begin_response("r1")
     return made
 
 
@@ -116,7 +116,7 @@ def test_arguments_of_a_response_are_bounded_in_total(tell, monkeypatch):
     outcome = sorted(made.calls, key=lambda call: call.call_id)
     assert [False] * 2 + [True] * 8 == [call.truncated for call in outcome]
     assert [600, 600, 300] + [0] * 7 == [len(call.text) for call in outcome]
-    made.begin("r2")  # which has the same room
+    made.begin_response("r2")  # which has the same room
     made.add_delta(CallDelta("r2", "k", "c", "f", arguments=WHOLE, done=True))
     assert [(False, WHOLE)] == [(call.truncated, call.text) for call in made.calls]
 

@@ -319,7 +319,7 @@ class ScriptedSession:
         self.held = SessionBridge(self, Socket(self._take, 5.0), SessionLog("ann", "monday"))  # type: ignore[arg-type]
 
     async def run(self) -> CloseInfo:
-        return await self.held.run(self.client.get)
+        return await self.held.pass_messages(self.client.get)
 
     async def _take(self, message: Any) -> None:
         self.frames.append(json.loads(message["text"]))
@@ -334,7 +334,7 @@ async def test_session_with_a_continuous_model_ends():
             await asyncio.sleep(0)
 
     talking = asyncio.ensure_future(talk())
-    session.held.end(4410, "another client has taken over")
+    session.held.end_session(4410, "another client has taken over")
     assert CloseInfo(4410, "another client has taken over") == await session.run()
     assert session.frames
     talking.cancel()
@@ -345,7 +345,7 @@ async def test_immediate_end_sends_queued_events_only():
     session = ScriptedSession(idle=False)
     for delta in ("One", " two"):
         session.feed.put(TextEvent(delta))
-    session.held.end(4404, "the role is no more")
+    session.held.end_session(4404, "the role is no more")
     async with asyncio.timeout(1):  # its last words have two seconds
         assert CloseInfo(4404, "the role is no more") == await session.run()
     assert ["One", " two"] == [frame["delta"] for frame in session.frames]
@@ -364,7 +364,7 @@ async def test_delayed_idle_event_is_sent_once_and_last():
     asyncio.get_running_loop().call_soon(late)
     while "idle" not in [frame["type"] for frame in session.frames]:
         await asyncio.sleep(0)
-    session.held.end(1001, "the server stops", when_idle=True)
+    session.held.end_session(1001, "the server stops", when_idle=True)
     assert CloseInfo(1001, "the server stops") == await running
     assert ["text", "text", "idle"] == [frame["type"] for frame in session.frames]
 
@@ -382,7 +382,7 @@ async def test_client_gets_idle_only_after_pending_work(happens: list[Any], expe
     session = ScriptedSession(idle=True)
     for event in happens:
         session.feed.put(event)
-    session.held.end(1001, "the server stops", when_idle=True)
+    session.held.end_session(1001, "the server stops", when_idle=True)
     assert CloseInfo(1001, "the server stops") == await session.run()
     assert expected == [frame["type"] for frame in session.frames if frame["type"] == "idle"]
 
@@ -412,7 +412,7 @@ async def test_client_that_reads_nothing_does_not_delay_the_end_of_its_session()
     session.feed.put(TextEvent("One"))
     running = asyncio.ensure_future(session.run())
     await asyncio.sleep(0)
-    session.held.end(4410, "another client has taken over")
+    session.held.end_session(4410, "another client has taken over")
     assert CloseInfo(4410, "another client has taken over") == await running
 
 

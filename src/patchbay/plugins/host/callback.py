@@ -188,7 +188,7 @@ class ProgressStream:
             self._task.add_done_callback(_retrieve)
 
     async def _write(self) -> None:
-        await self._reply.start(200, _NDJSON_HEADERS)
+        await self._reply.send_head(200, _NDJSON_HEADERS)
         while True:
             await self._changed.wait()
             self._changed.clear()

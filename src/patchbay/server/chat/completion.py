@@ -172,7 +172,7 @@ async def _write(
         await reply.whole(200, [JSON_TYPE, *headers], out)
         return
     if not reply.started:
-        await reply.start(200, EVENT_STREAM + headers)
+        await reply.send_head(200, EVENT_STREAM + headers)
     await (reply.finish(out) if exchange.complete else reply.write(out))
 
 

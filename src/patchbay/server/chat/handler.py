@@ -140,7 +140,7 @@ class ToolChat:
         words = (*value.split(), *_WORD_SEPARATORS.split(value))
         return any(is_token(word, self._token) for word in words if len(word) == len(self._token))
 
-    def begin(self, scope: Any, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> ToolChatTurn | None:
+    def begin_turn(self, scope: Any, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> ToolChatTurn | None:
         """Begin a turn; None where the request needs neither tools nor hooks. Raises PatchbayError.
 
         ``encoder`` writes the answer; without one it is one of chat completions.

@@ -200,7 +200,7 @@ class ToolChatTurn:
             **ended,
         )
 
-    async def run(self, request: ProxyRequest) -> None:
+    async def run_turn(self, request: ProxyRequest) -> None:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
         if self.streaming:
             request.watch.beat(request.reply.heartbeat)
@@ -264,11 +264,11 @@ class ToolChatTurn:
         if not part.text:
             return
         self._has_written = True
-        self._out.begin(self._head(model))
+        self._out.begin_answer(self._head(model))
         piece = self._out.part(0, part, model.logprobs if isinstance(part, TextDelta) else NULL)
         await request.watch.wrote()
         if not request.reply.started:
-            await request.reply.start(200, EVENT_STREAM + model.headers)
+            await request.reply.send_head(200, EVENT_STREAM + model.headers)
         await request.reply.write(piece)
 
     async def _end(self, request: ProxyRequest, model: TurnModel, end: FinalEvent) -> None:
@@ -288,7 +288,7 @@ class ToolChatTurn:
             await reply.whole(200, [JSON_TYPE, *model.headers], out)
         else:
             if not reply.started:
-                await reply.start(200, EVENT_STREAM + model.headers)
+                await reply.send_head(200, EVENT_STREAM + model.headers)
             await reply.finish(out)
         if capture is not None:
             capture.add(out)
@@ -324,7 +324,7 @@ class ToolChatTurn:
     def _encode_end(self, model: TurnModel, pending: Sequence[ToolCall], reason: str, report: Mapping[str, Any]) -> bytes:
         """Encode the end of an answer: the rest of the text, the client's calls, finish reason, report and usage."""
         encoder, text, reasoning = self._out, self._content.unsent, self._reasoning.unsent
-        encoder.begin(self._head(model))
+        encoder.begin_answer(self._head(model))
         out = [encoder.part(0, ReasoningDelta(reasoning))] if reasoning else []
         if text or not (self._has_written or pending):
             out.append(encoder.part(0, TextDelta(text)))
@@ -338,4 +338,4 @@ class ToolChatTurn:
         usage = sum_usage(model.usages)
         if usage is not None and (self.include_usage or not self.streaming):
             out.append(encoder.usage(usage))
-        return b"".join([*out, encoder.end()])
+        return b"".join([*out, encoder.end_answer()])

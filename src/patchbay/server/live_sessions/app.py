@@ -144,14 +144,14 @@ class LiveSessionsApp:
         self._is_stopping = True
         self._wake_waiting()
         for bridge in self._bridges.values():
-            bridge.end(STOPPING.code, STOPPING.reason, when_idle=True)
+            bridge.end_session(STOPPING.code, STOPPING.reason, when_idle=True)
 
     async def aclose(self) -> None:
         """End all sessions, and wait for them."""
         self._is_stopping = True
         self._wake_waiting()
         for bridge in self._bridges.values():
-            bridge.end(STOPPING.code, STOPPING.reason)
+            bridge.end_session(STOPPING.code, STOPPING.reason)
         if serving := self._serving - {asyncio.current_task()}:
             await asyncio.wait(serving)
         await self._factory.aclose()
@@ -205,7 +205,7 @@ class LiveSessionsApp:
             if await self._take_over(manager, session):
                 about = {"role": request.role, "kind": request.kind, "model": model, "session": key}
                 await socket.send({"type": "ready", **about, "input_rate": session.input_rate})
-            return await bridge.run(receive)
+            return await bridge.pass_messages(receive)
         except OSError as error:  # the client has disconnected, or does not read
             if isinstance(error, PatchbayError):
                 raise
@@ -253,7 +253,7 @@ class LiveSessionsApp:
             return False
         self._wake_waiting()
         if before is not None and (bridge := self._bridges.get(before)) is not None:
-            bridge.end(REPLACED, "another client has taken over")
+            bridge.end_session(REPLACED, "another client has taken over")
         return True
 
 
@@ -277,7 +277,7 @@ def _watch_role(manager: LLMSessionManager, bridge: SessionBridge) -> Callable[[
 
     def on_change(change: Change) -> None:  # in any thread
         if change.action == "remove_role" and manager.role in change.affected_roles:
-            loop.call_soon_threadsafe(bridge.end, UNKNOWN_ROLE, "the role was removed")
+            loop.call_soon_threadsafe(bridge.end_session, UNKNOWN_ROLE, "the role was removed")
 
     return manager.registry.subscribe(on_change)
 

@@ -167,7 +167,7 @@ class SessionBridge:
         self._owes_idle = False  # a request came, or work ended, since the last ``idle`` frame
         self._invalid_frames = 0
 
-    def end(self, code: int, reason: str, *, when_idle: bool = False) -> None:
+    def end_session(self, code: int, reason: str, *, when_idle: bool = False) -> None:
         """End the session for this reason; ``when_idle``: once what is in progress has finished."""
         if not when_idle and not self._is_hurried:
             self._is_hurried = True
@@ -175,7 +175,7 @@ class SessionBridge:
         self._ending = self._ending or CloseInfo(code, reason)
         self._events.wake()
 
-    async def run(self, receive: Callable[[], Awaitable[Any]]) -> CloseInfo:
+    async def pass_messages(self, receive: Callable[[], Awaitable[Any]]) -> CloseInfo:
         """Pass frames and events until the end; return the reason. The caller closes the session."""
         loop = asyncio.get_running_loop()
         work = [loop.create_task(self._listen(receive)), loop.create_task(self._send_events())]
