@@ -221,6 +221,19 @@ def test_an_argument_that_is_too_long_to_hold_back_breaks_its_call(quote: str) -
     assert ((), ["f"]) == (readings[0].tool_calls, [call.name for call in readings[0].incomplete])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<function_calls>f(, 1[f(null\n    =\n    </function_calls>",  # broken behind words in a block: raised
+        "f(\nb=import x\nr'b=', ",  # whether a string begins on the next line was decided before it had arrived
+        "# c\nWords of prose==f(a=1)\n\\f(a=1)\n'c', D'",  # a backslash before a name is not Markdown's
+    ],
+)
+@pytest.mark.parametrize("name", ["olmo3", "pythonic", "auto"])
+def test_text_that_once_broke_the_reader_reads_the_same_in_any_split(name: str, text: str) -> None:
+    read(text, [TOOL], format=name)
+
+
 SETTINGS = settings(max_examples=examples(60))
 texts = st.text(st.sampled_from("abc é'\"\\\n\t,:=()[]{}#+%.*\x00\ud800") | st.characters(), max_size=12)
 values = st.recursive(

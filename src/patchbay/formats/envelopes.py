@@ -318,13 +318,14 @@ class WrapperReader(Reader):
             self._quote = quote
         try:
             read = yield from self._decode(wrapper, first=first)
+            if not read and not emitted and (yield from self._skip_words()):
+                self.calls.text_before_call = source.since(after)
+                read = yield from self._decode(wrapper, first=True)
         except MalformedCall:
             yield from self.json.skip_to_end()
             self.calls.cut(source.since(max(self.calls.skipped_to, self._item_start)))
             return 1
-        if not read and not emitted and (yield from self._skip_words()):
-            self.calls.text_before_call = source.since(after)
-            read = yield from self._decode(wrapper, first=True)
+        finally:
             self.calls.text_before_call = ""
         return read
 

@@ -362,6 +362,9 @@ class ImplicitCalls:
         if escaped:
             source.pos += 1
             char = yield from source.peek()
+            if char != "[":
+                source.rewind_to(begin)
+                return False
         codecs: tuple[Callable[[], Steps[int]], ...] = (self._statement, self._chatglm.read)
         if char in _CLOSERS:
             codecs = {"{": (self._object,), "[": (self._object, self._lists.read)}.get(char, (self._lists.read,))

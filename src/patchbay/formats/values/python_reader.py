@@ -28,7 +28,6 @@ NAME = re.compile(r"[\w.$\\-]*")
 _PLAIN = re.compile(r"[^'\"\\()\[\]{},=:#\n`~<]+")
 _IN_STRING = {"'": re.compile(r"[^'\\]+"), '"': re.compile(r'[^"\\]+')}
 _WORD = re.compile(r"[^\W\d][\w.$-]*")
-_PREFIX_AND_QUOTE = re.compile(r"[rbfuRBFU]{1,2}['\"]")
 _LAST_WORD = re.compile(r"(.*\S)\s+([^\W\d][\w.\\-]*)\s*", re.DOTALL)
 _ASSIGNED = re.compile(r"(\)[\])]?[ \t]*,\s*[^\W\d][\w.]*\()?([^\W\d]\w*)=\Z")
 _BRACKETS = re.compile(r"[)\]} \t]*")
@@ -267,11 +266,19 @@ class PythonReader:
         at = yield from source.run(1, BLANKS)
         char = yield from source.char(at)
         before = part.tail.rstrip()[-1:]
-        if before and before not in _OPERATORS and (char.isalnum() or char == "_"):
-            is_string = (yield from source.run(at, _PREFIX_AND_QUOTE)) > at
-            if not is_string and not (yield from self._argument_at(at)):
-                raise NoMatch
+        is_prose = before and before not in _OPERATORS and (char.isalnum() or char == "_")
+        if is_prose and not (yield from self._prefixed_string_at(at)) and not (yield from self._argument_at(at)):
+            raise NoMatch
         source.pos += 1
+
+    def _prefixed_string_at(self, at: int) -> Steps[bool]:
+        """True if a string with a prefix begins ``at`` places behind ``pos``."""
+        for length in (1, 2):
+            if not (char := (yield from self.source.char(at + length - 1))) or char not in "rbfuRBFU":
+                return False
+            if (yield from self.source.char(at + length)) in ("'", '"'):
+                return True
+        return False
 
     def _argument_at(self, at: int) -> Steps[bool]:
         """True if an argument's name and its separator stand ``at`` places behind ``pos``."""
@@ -424,7 +431,7 @@ class PythonReader:
             return not blank and following.isalpha()
         if not blank:
             return False
-        if (yield from source.run(after, _PREFIX_AND_QUOTE)) > after:
+        if (yield from self._prefixed_string_at(after)):
             return True
         return not part.closers and (yield from self._argument_at(after))
 
