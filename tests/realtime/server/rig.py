@@ -14,7 +14,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from patchbay.testing import Message
 from patchbay.testing.realtime import FakeRealtime
+from patchbay.testing.realtime.script import Step, as_answers
 from support.processes import listening
 from tools_server.rig import BOUND, Server, poll_until
 
@@ -25,6 +27,12 @@ def foreign_scope(**members: Any) -> dict[str, Any]:
     """Return the ASGI scope of a handshake from another machine."""
     headers = [(b"host", b"localhost")]
     return {"type": "websocket", "path": "/api/sessions/ann", "headers": headers, "client": ("10.0.0.1", 1), **members}
+
+
+def calling(name: str, arguments: str = "{}") -> Message:
+    """An answer of an upstream model that calls a tool."""
+    call = {"id": "call_9", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return Message({"tool_calls": [call]}, finish_reason="tool_calls")
 
 
 async def never(*_: Any) -> None:
@@ -97,17 +105,37 @@ def transcript(frames: Sequence[Any]) -> str:
 class Serving:
     """A running server with sessions. ``http`` is its HTTP API."""
 
-    def __init__(self, url: str, pid: int, printed: list[str]) -> None:
+    def __init__(self, url: str, pid: int, printed: list[str], fake: FakeRealtime | None = None) -> None:
         self.url = url
         self.pid = pid
+        self._fake = fake
+        self._seen = 0
         self.printed = printed
         """Lines of its output, including the log; complete once it has ended."""
         self.port = int(url.rpartition(":")[2])
         self.http = Server(self.port, None)  # type: ignore[arg-type]
 
+    @property
+    def fake(self) -> FakeRealtime:
+        """The fake of its model."""
+        assert self._fake is not None
+        return self._fake
+
+    def plays(self, *script: Step) -> None:
+        """Let the model's next responses be these, in place of what was not played."""
+        del self.fake.script[len(self.fake.script) - self.fake.remaining :]
+        self.fake.script.extend(as_answers(script))
+
     def logged(self) -> list[str]:
         """The warnings and errors of its log."""
         return [line.split(" ", 3)[3].strip() for line in self.printed if line.split(" ", 3)[2:3] in (["WARNING"], ["ERROR"])]
+
+    def next_logged(self, text: str) -> str:
+        """Wait for the one warning or error with this text, behind those that this has returned before."""
+        lines: list[str] = poll_until(lambda: [line for line in self.logged()[self._seen :] if text in line])
+        self._seen = len(self.logged())
+        (line,) = lines
+        return line
 
     def pending_approval(self) -> Any:
         """Wait for a pending approval."""
@@ -156,4 +184,4 @@ def serving(fake: FakeRealtime | None = None, *flags: str, upstream: str = "", *
         command += ["--upstream", upstream]
     keys = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"))
     with listening(command, name="patchbay serve", environment={**keys, **environment}) as child:
-        yield Serving(child.url, child.pid, child.printed)
+        yield Serving(child.url, child.pid, child.printed, fake)

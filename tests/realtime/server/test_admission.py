@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -24,55 +25,51 @@ def guarded(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
-def open_to_all():
-    with FakeOpenAI() as fake, serving(fake) as server:
-        yield server
+@pytest.mark.parametrize(
+    ("role", "options", "status", "code", "logged"),
+    [
+        ("ann", {"origin": "https://evil.example.com"}, 403, "untrusted_origin", "web pages of other sites"),
+        ("ann", {"origin": "null"}, 403, "untrusted_origin", "web pages of other sites"),
+        ("ann", {"additional_headers": {"X-Forwarded-For": "8.8.8.8"}}, 403, "unexpected_proxy", "proxy"),
+        ("ann", {"additional_headers": {"Forwarded": "for=127.0.0.1"}}, 403, "unexpected_proxy", "proxy"),
+        ("", {}, 404, "no_such_socket", "/api/sessions/"),
+        ("ann/more", {}, 404, "no_such_socket", "/api/sessions/ann/more"),
+        ("../tools", {}, 404, "no_such_socket", "/api/sessions/../tools"),
+    ],
+)
+def test_foreign_handshake_is_refused_with_one_log_line(role, options, status, code, logged, shared):
+    outcome, body = shared.turned_away(role, "session=x", **options)
+    assert (status, code) == (outcome, body["error_code"])
+    line = shared.next_logged(logged)
+    assert (f"HTTP {status}" in line, "session=x" in line) == (True, False), line
+
+
+KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "code"),
+    ("path", "host", "key", "status", "logged"),
     [
-        ({"origin": "https://evil.example.com"}, 403, "untrusted_origin"),
-        ({"origin": "null"}, 403, "untrusted_origin"),
-        ({"additional_headers": {"X-Forwarded-For": "8.8.8.8"}}, 403, "unexpected_proxy"),
-        ({"additional_headers": {"Forwarded": "for=127.0.0.1"}}, 403, "unexpected_proxy"),
+        ("/api/sessions/ann", "evil.example.com", KEY, 400, "Invalid Host header"),
+        ("/v1/responses", "localhost", KEY, 426, "/v1/responses"),
+        ("/api/sessions/ann", "localhost", "", 400, "Sec-WebSocket-Key"),
     ],
 )
-def test_foreign_request_is_refused_before_the_upgrade(options, status, code, open_to_all):
-    outcome, body = open_to_all.turned_away(**options)
-    assert (status, code) == (outcome, body["error_code"])
-
-
-def test_foreign_host_is_refused(open_to_all):
-    import socket
-
-    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=60) as raw:
-        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
-        head = f"GET /api/sessions/ann HTTP/1.1\r\nHost: evil.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n"
-        raw.sendall(head.encode())
-        assert raw.recv(65536).startswith(b"HTTP/1.1 400 ")
+def test_invalid_handshake_is_refused(path, host, key, status, logged, shared):
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=60) as raw:
+        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n".encode())
+        assert raw.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
+    assert shared.next_logged(logged)
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost:3000", "http://127.0.0.1"])
-def test_local_programs_and_pages_are_admitted(origin, open_to_all):
-    with open_to_all.session(origin=origin):
+def test_local_programs_and_pages_are_admitted(origin, shared):
+    with shared.session(origin=origin):
         pass
 
 
-def test_only_session_paths_accept_sockets(open_to_all):
-    for role in ("", "ann/more", "../tools"):
-        status, body = open_to_all.turned_away(role)
-        assert (404, "no_such_socket") == (status, body["error_code"])
-    assert 404 == open_to_all.http.ask("GET", "/api/sessions/ann").status
-    import socket
-
-    with socket.create_connection(("127.0.0.1", open_to_all.port), timeout=60) as raw:
-        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
-        raw.sendall(
-            f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}\r\n\r\n".encode()
-        )
-        assert raw.recv(65536).startswith(b"HTTP/1.1 426 ")
+def test_session_path_is_no_http_route(shared):
+    assert 404 == shared.http.ask("GET", "/api/sessions/ann").status
 
 
 @pytest.mark.parametrize(

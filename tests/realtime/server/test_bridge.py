@@ -120,17 +120,10 @@ class Client:
         return int(self.sent[-1].get("code", 0))
 
 
-async def test_client_that_reads_nothing_is_closed_and_its_role_freed():
+@pytest.mark.parametrize("how", [{"takes": 2}, {"refuses": 3}], ids=["reads nothing", "is closed by the server"])
+async def test_client_that_takes_no_frames_is_closed_and_its_role_freed(how):
     async with SessionsUnderTest(FakeOpenAI(["Hello."]), send_timeout=0.05) as sessions:
-        client = Client(sessions, takes=2)
-        client.text("Hi.")
-        await client.task
-        assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
-
-
-async def test_socket_closed_by_the_server_counts_as_gone():
-    async with SessionsUnderTest(FakeOpenAI(["Hello."])) as sessions:
-        client = Client(sessions, refuses=3)
+        client = Client(sessions, **how)
         client.text("Hi.")
         await client.task
         assert [None, None] == [sessions.managers["ann"].active, sessions.managers["ann"].pending]
@@ -249,28 +242,27 @@ async def test_takeover_behind_a_stuck_takeover_times_out():
         manager.leave(manager.pending)
 
 
-async def test_client_waiting_for_a_role_is_closed_when_the_server_stops():
-    async with SessionsUnderTest(FakeOpenAI(), free_wait=60) as sessions:
-        first = Client(sessions)
-        await first.until("ready")
-        second = Client(sessions)
-        await second.accepted()
-        sessions.app.stopping()
-        assert (1001, 1001) == (await first.code(), await second.code())
-        assert [] == second.frames
-        assert 1 == sessions.fake.attempts
-
-
-async def test_removed_role_closes_waiting_clients():
+@pytest.mark.parametrize(("removed", "code", "errors"), [(False, 1001, []), (True, 4404, ["unknown_role"])])
+async def test_client_waiting_for_a_role_is_closed_with_the_server_or_the_role(removed, code, errors):
     async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben"), free_wait=60) as sessions:
-        first = Client(sessions)
+        first, other = Client(sessions), Client(sessions, "ben")
         await first.until("ready")
+        await other.until("ready")
         second = Client(sessions)
         await second.accepted()
-        sessions.managers["ann"].registry.remove_role("ann")
-        assert (4404, 4404) == (await first.code(), await second.code())
-        assert ["unknown_role"] == [frame["error"]["code"] for frame in second.frames]
-        assert 1 == sessions.fake.attempts
+        registry = sessions.managers["ann"].registry
+        if removed:
+            await asyncio.to_thread(registry.remove_role, "ann")
+        else:
+            sessions.app.stopping()
+        assert (code, code) == (await first.code(), await second.code())
+        assert errors == [frame["error"]["code"] for frame in second.frames]
+        assert 2 == sessions.fake.attempts
+        if removed:
+            assert 4404 == await Client(sessions).code()
+            registry.add_role("ann")
+            await Client(sessions).until("ready")
+            assert not other.task.done()
 
 
 async def test_failed_takeover_closes_its_client_and_the_other_continues():
@@ -292,41 +284,30 @@ async def test_failed_takeover_closes_its_client_and_the_other_continues():
         await sessions.close()
 
 
-async def test_a_session_ends_with_its_role():
-    async with SessionsUnderTest(FakeOpenAI(), ("ann", "ben")) as sessions:
-        client, other = Client(sessions), Client(sessions, "ben")
-        await client.until("ready")
-        await other.until("ready")
-        registry = sessions.managers["ann"].registry
-        await asyncio.to_thread(registry.remove_role, "ann")
-        assert 4404 == await client.code()
-        assert 4404 == await Client(sessions).code()
-        registry.add_role("ann")
-        again = Client(sessions)
-        await again.until("ready")
-        assert not other.task.done()
-
-
 class ScriptedSession:
     """A session whose events a test puts into its queue, and its client."""
 
-    def __init__(self, *, idle: bool) -> None:
+    def __init__(self, *, idle: bool, takes: bool = True) -> None:
         self.idle = idle
+        self._takes = takes
         self.feed = EventQueue(100)
         self.events = self.feed.read
         self.client: asyncio.Queue[Any] = asyncio.Queue()
         self.frames: list[Any] = []
-        self.held = SessionBridge(self, Socket(self._take, 5.0), SessionLog("ann", "monday"))  # type: ignore[arg-type]
+        self.held = SessionBridge(self, Socket(self._take, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
 
     async def run(self) -> CloseInfo:
         return await self.held.pass_messages(self.client.get)
 
     async def _take(self, message: Any) -> None:
+        if not self._takes:
+            await asyncio.Event().wait()
         self.frames.append(json.loads(message["text"]))
 
 
-async def test_session_with_a_continuous_model_ends():
-    session = ScriptedSession(idle=False)
+@pytest.mark.parametrize("takes", [True, False], ids=["reads", "reads nothing"])
+async def test_session_with_a_continuous_model_ends_whether_or_not_its_client_reads(takes):
+    session = ScriptedSession(idle=False, takes=takes)
 
     async def talk() -> None:
         while True:
@@ -336,7 +317,7 @@ async def test_session_with_a_continuous_model_ends():
     talking = asyncio.ensure_future(talk())
     session.held.end_session(4410, "another client has taken over")
     assert CloseInfo(4410, "another client has taken over") == await session.run()
-    assert session.frames
+    assert takes == bool(session.frames)
     talking.cancel()
     await asyncio.wait([talking])
 
@@ -404,20 +385,6 @@ async def test_renewal_of_an_idle_connection_is_neither_an_end_nor_a_warning(cap
         await sessions.close()
     (line,) = [record for record in caplog.records if record.name.startswith("patchbay.server")]
     assert (logging.INFO, True) == (line.levelno, "is renewed" in line.getMessage())
-
-
-async def test_client_that_reads_nothing_does_not_delay_the_end_of_its_session():
-    session = ScriptedSession(idle=False)
-    session.held = SessionBridge(session, Socket(never_taken, 3_600), SessionLog("ann", "monday"))  # type: ignore[arg-type]
-    session.feed.put(TextEvent("One"))
-    running = asyncio.ensure_future(session.run())
-    await asyncio.sleep(0)
-    session.held.end_session(4410, "another client has taken over")
-    assert CloseInfo(4410, "another client has taken over") == await running
-
-
-async def never_taken(_message: Any) -> None:
-    await asyncio.Event().wait()
 
 
 async def test_stopping_server_completes_current_answers_and_accepts_no_new_input():

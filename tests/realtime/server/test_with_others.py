@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from examples.rig import BOUND, EXAMPLES, running
+from patchbay.testing import ScriptedUpstream
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from tools_server.rig import calling_back, json_response, poll_until
 
-from .rig import serving
+from .rig import calling, serving
 
 HOOK = """
 from patchbay.hooks import DenyTool, Modify
@@ -36,6 +37,8 @@ tools = ["delete_*"]
 outcome = "ask"
 deadline = 60
 """
+DELETES = Call("delete_file", {"path": "/a"})
+SAME = calling("delete_file", '{"path":"/a"}')
 
 
 def patchbay(*command: str) -> tuple[str, ...]:
@@ -83,14 +86,48 @@ def test_a_hook_process_refuses_and_changes_calls_and_fails_closed(tmp_path: Pat
     assert [] == fake.violations
 
 
+@pytest.mark.parametrize("kind", ["realtime", "offline"])
+def test_session_call_awaits_approval_is_audited_and_withdrawn_when_the_user_continues(kind: str, tmp_path: Path):
+    (tmp_path / "hooks.toml").write_text(ASKS)
+    flags = ["--config", str(tmp_path / "hooks.toml"), "--audit", f"sqlite:///{tmp_path}/audit.db"]
+    with (
+        FakeOpenAI([DELETES, "It is gone.", DELETES, "Very well."]) as fake,
+        ScriptedUpstream([SAME, "It is gone.", SAME, "Very well."]) as upstream,
+        calling_back(json_response({"output": "gone"})) as callback,
+        serving(fake, *flags, upstream=upstream.url) as server,
+    ):
+        server.http.register("delete_file", callback.url)
+        query = "output=text" if kind == "realtime" else "model=small"
+        with server.session(query=f"{query}&session=monday") as client:
+            client.text("Delete it.")
+            client.until("tool_call")
+            pending = server.pending_approval()
+            assert ("delete_file", []) == (pending["tool"], callback.calls)
+            decision = {"decision": "approve", "by": "ann"}
+            assert 200 == server.http.ask("POST", f"/api/approvals/{pending['id']}", decision).status
+            assert "gone" == client.until("tool_result")["content"]
+            client.idle()
+            entries = poll_until(lambda: server.http.ask("GET", "/api/audit?session=monday").json["entries"])
+            assert [("delete_file", "ann", "session")] == [(each["tool"], each["agent"], each["channel"]) for each in entries]
+            begin = len(client.frames)
+            client.text("Once more.")
+            call = client.until("tool_call")
+            assert "delete_file" == server.pending_approval()["tool"]
+            assert "Very well." == client.answer("No, leave it.")
+            ends = [*client.of("tool_result"), *client.of("dropped")]
+            assert [call["call_id"]] == [frame["call_id"] for frame in ends if frame in client.frames[begin:]]
+        assert [] == server.http.ask("GET", "/api/approvals").json["approvals"]
+        assert 1 == len(callback.calls)
+    assert [] == fake.violations
+
+
 @pytest.mark.parametrize("allowed", ["before the call comes again", "after that"])
 def test_tools_of_a_killed_server_are_restored_by_the_next(allowed: str, tmp_path: Path):
     (tmp_path / "patchbay.toml").write_text(ASKS)
     kept = ["--config", str(tmp_path / "patchbay.toml"), "--store", f"sqlite:///{tmp_path}/kept.db"]
-    call = Call("delete_file", {"path": "/a"})
     query = "output=text&session=monday"
     with (
-        FakeOpenAI([call, call, Say("Gone.")]) as fake,
+        FakeOpenAI([DELETES, DELETES, Say("Gone.")]) as fake,
         calling_back(json_response({"output": "gone"})) as callback,
     ):
         with serving(fake, *kept) as server:
