@@ -12,25 +12,9 @@ from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Quote, Say
 from patchbay.tools import ToolContext, ToolDefinition
 from support.realtime_fakes import FakeGemini
 
-from .playing import SlowTool, limits, playing, wait_until_answered
+from .playing import SlowTool, limits, playing
 
 PROVIDERS = [FakeOpenAI, FakeGemini]
-
-
-def get_weather(city: str) -> str:
-    """Tell the weather."""
-    return f"sunny in {city}"
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_call_runs_and_the_model_continues_with_its_result(provider):
-    async with playing(provider([Call("get_weather", {"city": "Rome"}), Quote()]), get_weather) as played:
-        await played.say("What is the weather in Rome?", answers=2)
-        assert "sunny in Rome" in played.text
-        assert ["get_weather"] == [each.tool_call.name for each in played.of(ToolCallEvent)]
-        assert ["sunny in Rome"] == [each.execution.content for each in played.of(ToolResultEvent)]
-        assert played.session.idle
-        await wait_until_answered(played.fake)
 
 
 async def test_tool_with_a_disallowed_name_is_called_by_an_alias():

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchbay.realtime import call_assembly, response_state
-from patchbay.realtime.call_assembly import MAX_CALLS
 from patchbay.realtime.response_state import CallAssembler
 from patchbay.realtime.server_events import CallDelta, FinalCall
 
@@ -80,14 +79,6 @@ def test_deltas_and_the_response_end_form_calls(deltas, final, expected):
         made.add_delta(delta)
     made.finish(final)
     assert expected == assembled(made)
-
-
-def test_number_of_calls_is_bounded():
-    made = book()
-    for number in range(MAX_CALLS + 5):
-        made.add_delta(CallDelta("r1", f"k{number}", f"c{number}", "f", done=True))
-    made.finish([FinalCall("another", "x", "f", "{}")])
-    assert MAX_CALLS == len(made.all_calls())
 
 
 WHOLE = '{"a":"' + "x" * 592 + '"}'  # 600 characters

@@ -8,7 +8,7 @@ import pytest
 
 from patchbay.errors import ToolSyncError
 from patchbay.realtime import RealtimeSession
-from patchbay.testing.realtime import Call, FakeOpenAI, Faults, Quote
+from patchbay.testing.realtime import Call, FakeOpenAI, Quote
 from patchbay.tools import ToolDefinition
 from patchbay.tools.manager import LLMSessionManager
 from support.realtime_fakes import FakeGemini
@@ -40,44 +40,6 @@ async def test_tools_set_before_the_session_is_open_are_in_it():
         await session.use_tools(snapshot_of("early"))
         async with session:
             assert ["early"] == fake.tools
-
-
-async def test_tool_can_change_tools_during_its_run():
-    may_end = asyncio.Event()
-    manager = LLMSessionManager("ann")
-
-    async def slow(_arguments: object) -> str:
-        await may_end.wait()
-        return "slow is done"
-
-    async def swap(_arguments: object) -> str:
-        await manager.unregister_tool_and_sync("slow")
-        await manager.register_tool_and_sync(named("added"))
-        may_end.set()
-        return "swapped"
-
-    manager.register_tool(ToolDefinition("slow", handler=slow))
-    manager.register_tool(ToolDefinition("swap", handler=swap))
-    with FakeOpenAI([[Call("slow"), Call("swap")], Call("added"), Call("slow"), Quote()]) as fake:
-        async with playing(fake, snapshot=manager.snapshot()) as played:
-            manager.active = played.session
-            await played.say("Go.", answers=4)
-        results = [call.results[0] for call in fake.calls]
-        assert ["slow is done", "swapped", "done"] == results[:3]
-        assert "no tool 'slow'" in results[3]
-        assert {"swap", "added"} == set(fake.tools)
-
-
-@pytest.mark.parametrize(("fate", "words"), [("refuse", "refused"), ("silent", "did not confirm")])
-async def test_rejected_or_unconfirmed_tool_change_is_an_error_and_the_retry_sends_it(fate, words):
-    with FakeOpenAI(faults=Faults(updates=("ok", fate))) as fake:
-        async with playing(fake, limits=limits(update=0.1 if fate == "silent" else 20.0)) as played:
-            manager = LLMSessionManager("ann", retry_delays=(0.01, 0.05))
-            manager.active = played.session
-            with pytest.raises(ToolSyncError, match=words):
-                await bounded(manager.register_tool_and_sync(named("added")))
-            await played.until(lambda: not manager.out_of_sync)
-            assert ["added"] == fake.tools
 
 
 @pytest.mark.parametrize("provider", [FakeOpenAI, FakeGemini])

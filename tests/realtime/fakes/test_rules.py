@@ -29,26 +29,40 @@ def errors(events) -> list[tuple[str, str | None]]:
     return [(event["error"]["code"], event["error"].get("param")) for event in events if event["type"] == "error"]
 
 
+REST = "response.create before the result of"
+MISORDERED = [
+    ([result("a", "call_9")], "result for 'call_9': unknown call_id"),
+    ([result("a", "call_1"), result("b", "call_1")], "second result for 'call_1'"),
+    ([result("b", "call_2")], "result for 'call_2' before that of 'call_1', which was called first"),
+    ([CREATE], f"{REST} 'call_1', 'call_2'"),
+    ([result("a", "call_1"), CREATE], f"{REST} 'call_2'"),
+    ([result("a", "call_1"), result("b", "call_2"), CREATE, CREATE], "already has an active response in progress"),
+]
+CROSSED = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
+
+
 @pytest.mark.parametrize(
-    ("frames", "violation"),
+    ("provider", "script", "frames", "after", "violations"),
     [
-        ([result("a", "call_9")], "result for 'call_9': unknown call_id"),
-        ([result("a", "call_1"), result("b", "call_1")], "second result for 'call_1'"),
-        ([result("b", "call_2")], "result for 'call_2' before that of 'call_1', which was called first"),
-        ([CREATE], "response.create before the result of 'call_1', 'call_2'"),
-        ([result("a", "call_1"), CREATE], "response.create before the result of 'call_2'"),
-        (
-            [result("a", "call_1"), result("b", "call_2"), CREATE, CREATE],
-            "Conversation already has an active response in progress",
-        ),
+        *[(name, [TWO, Pause(30)], sent, 1, [why]) for name in ("openai", "qwen", "stepfun") for sent, why in MISORDERED],
+        ("openai", ["first", "second", "third"], [text_item("more"), CREATE], 1, []),
+        ("openai", ["first", "second"], [CREATE], 1, ["response.create, and nothing new was said"]),
+        pytest.param("openai", CROSSED, [CREATE], 2, [], id="a request that crosses a response of the server"),
+        ("glm", [TWO], [result("a"), result("b")], 1, []),
+        ("glm", [TWO], [result("a", "glm_1"), result("b"), result("c")], 1,
+            ["call_id 'glm_1' in a result", "result for 'a call without an id': unknown call_id"]),
     ],
-)
-@pytest.mark.parametrize("provider", ["openai", "qwen", "stepfun"])
-async def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, frames, violation):
-    with FAMILY[provider]([TWO, Pause(30)]) as fake:
-        await play_frames(fake, *frames)
-        assert 1 == len(fake.violations)
-        assert violation in fake.violations[0]
+)  # fmt: skip
+async def test_misnumbered_or_misordered_results_and_requests_are_violations(provider, script, frames, after, violations):
+    with FAMILY[provider](script) as fake:
+        await play_frames(fake, *frames, after=after)
+        assert [(True, why) for why in violations] == [
+            (why in found, why) for why, found in zip(violations, fake.violations, strict=True)
+        ]
+        if script is CROSSED:
+            assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
+        if provider == "glm" and not violations:
+            assert [["a"], ["b"]] == [call.results for call in fake.calls]
 
 
 async def test_refused_frame_is_answered_with_the_servers_error():
@@ -65,36 +79,6 @@ async def test_refused_frame_is_answered_with_the_servers_error():
         assert codes == [code for code, _ in errors(seen)]
         assert codes == fake.refusals
         assert 3 == len(fake.violations)
-
-
-async def test_request_without_new_input_is_a_violation():
-    with FakeOpenAI(["first", "second", "third"]) as fake:
-        await play_frames(fake, text_item("more"), CREATE)
-        assert [] == fake.violations
-    with FakeOpenAI(["first", "second"]) as fake:
-        await play_frames(fake, CREATE)
-        assert ["connection 1: response.create, and nothing new was said"] == fake.violations
-
-
-async def test_request_that_crosses_a_server_response_is_refused_without_a_violation():
-    script = [Answer(TWO, then=[Interrupt("Stop.")]), Call("get_weather", {}, call_id="call_3")]
-    with FakeOpenAI(script) as fake:
-        await play_frames(fake, CREATE, after=2)
-        assert [] == fake.violations
-        assert ["call_1", "call_2", "call_3"] == [call.call_id for call in fake.calls]
-
-
-async def test_glm_matches_results_by_order_and_rejects_ids():
-    with FakeGLM([TWO]) as fake:
-        await play_frames(fake, result("a"), result("b"))
-        assert [["a"], ["b"]] == [call.results for call in fake.calls]
-        assert [] == fake.violations
-    with FakeGLM([TWO]) as fake:
-        await play_frames(fake, result("a", "glm_1"), result("b"), result("c"))
-        assert [
-            "connection 1: call_id 'glm_1' in a result",
-            "connection 1: result for 'a call without an id': unknown call_id",
-        ] == fake.violations
 
 
 @pytest.mark.parametrize(
@@ -162,45 +146,41 @@ A = {"id": "call_1", "name": "get_weather", "response": {"result": "a"}}
 B = {"id": "call_2", "name": "get_weather", "response": {"result": "b"}}
 
 
-@pytest.mark.parametrize(
-    ("frames", "before", "violation"),
-    [
-        ([{"clientContent": {"turns": []}}], "", "clientContent before setup"),
-        ([tool_response(A)], "", "toolResponse before setup"),
-        ([{"setup": {"model": "m", "tools": [DECLARED]}}], "setupComplete", "tools after setup"),
-        ([{"setup": {"model": "m"}}], "setupComplete", "a second setup"),
-        ([{"setup": {"tools": [DECLARED]}}], "", "setup without a model"),
-        ([{"setup": {"model": "m", "tools": [FLAT]}}], "", "setup.tools are not functionDeclarations"),
-        ([{"setup": {"model": "m", "tools": [{"functionDeclarations": [{"name": "a b"}]}]}}], "", "Invalid function name 'a b'"),
-        ([{"setup": {"model": "m", "tools": [DECLARED, DECLARED]}}], "", "Duplicate function declaration found: get_weather"),
-        (
-            [{"setup": {"model": "m", "tools": [{"functionDeclarations": [{"name": "a", "parameters": {"oneOf": []}}]}]}}],
-            "",
-            "Unknown name 'oneOf' at 'setup.tools[0].function_declarations[0].parameters'",
-        ),
-        ([{"hello": {}}], "setupComplete", "a message with hello"),
-        ([tool_response({**A, "response": "text"})], "toolCall", "the response of 'get_weather' is not an object"),
-    ],
-)
-async def test_gemini_fake_closes_on_invalid_frames(frames, before, violation):
-    with FakeGemini([TWO]) as fake:
-        assert 1007 == await gemini(fake, *frames, before=before, seen="never")
-        assert 1 == len(fake.violations)
-        assert violation in fake.violations[0]
+def setup_of(*tools, **members):
+    return {"setup": {"model": "m", "tools": list(tools), **members}}
+
+
+def declares(**declaration):
+    return {"functionDeclarations": [declaration]}
 
 
 @pytest.mark.parametrize(
-    ("frames", "violation"),
+    ("before", "frames", "violation"),
     [
-        ([tool_response({**A, "id": "call_9"}), tool_response(A, B)], "result for 'call_9': unknown call_id"),
-        ([tool_response(A, A, B)], "second result for 'call_1'"),
-        ([tool_response({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
+        ("", [{"clientContent": {"turns": []}}], "clientContent before setup"),
+        ("", [tool_response(A)], "toolResponse before setup"),
+        ("setupComplete", [setup_of(DECLARED)], "tools after setup"),
+        ("setupComplete", [{"setup": {"model": "m"}}], "a second setup"),
+        ("", [{"setup": {"tools": [DECLARED]}}], "setup without a model"),
+        ("", [setup_of(FLAT)], "setup.tools are not functionDeclarations"),
+        ("", [setup_of(declares(name="a b"))], "Invalid function name 'a b'"),
+        ("", [setup_of(DECLARED, DECLARED)], "Duplicate function declaration found: get_weather"),
+        ("", [setup_of(declares(name="a", parameters={"oneOf": []}))],
+            "Unknown name 'oneOf' at 'setup.tools[0].function_declarations[0].parameters'"),
+        ("setupComplete", [{"hello": {}}], "a message with hello"),
+        ("toolCall", [tool_response({**A, "response": "text"})], "the response of 'get_weather' is not an object"),
+        # Wrong results do not end the connection
+        ("toolCall", [tool_response({**A, "id": "call_9"}), tool_response(A, B)], "result for 'call_9': unknown call_id"),
+        ("toolCall", [tool_response(A, A, B)], "second result for 'call_1'"),
+        ("toolCall", [tool_response({**A, "name": "other"}, B)], "result for 'call_1' as one of 'other', which is 'get_weather'"),
     ],
-)
-async def test_gemini_results_that_are_wrong_are_violations(frames, violation):
+)  # fmt: skip
+async def test_gemini_fake_records_violations_and_closes_on_invalid_frames(before, frames, violation):
     with FakeGemini([TWO]) as fake:
-        await gemini(fake, *frames, before="toolCall")
-        assert [f"connection 1: {violation}"] == fake.violations
+        outcome = await gemini(fake, *frames, before=before)
+        assert violation.startswith(("result for", "second result")) == (outcome != 1007)
+        (found,) = fake.violations
+        assert violation in found
 
 
 async def test_result_of_a_cancelled_call_is_a_violation_unless_it_crossed():
