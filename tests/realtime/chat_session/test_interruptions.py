@@ -78,26 +78,12 @@ async def test_chat_session_can_be_interrupted_at_every_step():
     assert steps > 10
 
 
-async def test_failure_between_rounds_keeps_results_and_the_model_continues():
-    signed = ToolCall("call_1", "look", "{}", extra=SIGNED)
-    with ScriptedModel([[signed, call("look", 2)], UpstreamError("out of order"), "Here it is."]) as model:
-        async with playing(model, named("look", "found")) as played:
-            await played.say("Look.")
-            assert ["out of order"] == [str(each.error) for each in played.of(ErrorEvent)]
-            await played.session.respond()
-            await played.idle()
-            assert "Here it is." == played.text
-            assert 2 == len(played.of(ToolResultEvent))
-    first, again = model.requests[1:]
-    assert first.messages == again.messages
-    assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
-
-
-async def test_files_of_results_stay_with_them():
+async def test_files_and_signatures_stay_with_calls_that_failed_behind_them():
     def draw() -> Attachment:
         return Attachment(PNG, "image/png")
 
-    with ScriptedModel([call("draw"), UpstreamError("out of order"), "A dot."]) as model:
+    signed = ToolCall("call_1", "draw", "{}", extra=SIGNED)
+    with ScriptedModel([[signed, call("draw", 2)], UpstreamError("out of order"), "A dot."]) as model:
         async with playing(model, draw, attachments=["image"]) as played:
             await played.say("Draw.")
             await played.session.respond()
@@ -105,6 +91,7 @@ async def test_files_of_results_stay_with_them():
     first, again = model.requests[1:]
     assert "image_url" in str(again.messages[-1])
     assert first.messages == again.messages
+    assert "abc" == again.messages[1]["tool_calls"][0]["extra_content"]["google"]["thought_signature"]
 
 
 async def test_answer_aborted_by_a_hook_fails():

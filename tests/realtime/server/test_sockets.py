@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,8 +13,13 @@ from typing import Any
 import pytest
 import uvicorn
 
+from patchbay._ratelimit import LogRateLimiter
+from patchbay.server import ToolsSettings, request_log
+from patchbay.server.auth import AccessMiddleware
 from patchbay.server.runtime import _Server
 from patchbay.server.sockets import WebSocketProtocol
+
+from .rig import foreign_scope, never
 
 BOUND = 30
 HANDSHAKE = (
@@ -31,8 +37,17 @@ class Quick(WebSocketProtocol):
     max_buffered_bytes = 256 * 1024
 
 
+class Running(_Server):
+    """A server as ``patchbay serve`` runs it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config, lambda: None, (), config.app)
+
+
 @contextlib.asynccontextmanager
-async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIterator[tuple[uvicorn.Server, socket.socket]]:
+async def served(
+    work: Work, head: bytes = HANDSHAKE, kind: type[uvicorn.Server] = uvicorn.Server, **options: Any
+) -> AsyncIterator[tuple[uvicorn.Server, socket.socket]]:
     """A server, and the socket of an accepted client that reads nothing by itself."""
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -40,7 +55,8 @@ async def served(work: Work, head: bytes = HANDSHAKE, **options: Any) -> AsyncIt
         await send({"type": "websocket.accept"})
         await work(receive, send)
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws=Quick, loop="none", **options))
+    defaults: Any = {"log_config": None, "lifespan": "off", "ws": Quick, "loop": "none"}
+    server = kind(uvicorn.Config(app, port=0, **{**defaults, **options}))
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(BOUND):
         while not server.started:
@@ -141,9 +157,7 @@ async def _after(first: asyncio.Task[None], then: Awaitable[None]) -> None:
 async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
     ended = asyncio.Event()
 
-    async def app(_scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "websocket.accept"})
+    async def work(_receive: Any, send: Any) -> None:
         try:
             while True:
                 await send({"type": "websocket.send", "text": "x" * 50_000})
@@ -154,26 +168,14 @@ async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
             raise
 
     seconds = 1 if how == "timeout" else 3_600
-    options: Any = {"log_config": None, "lifespan": "off", "ws": WebSocketProtocol, "loop": "none"}
-    config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=seconds, **options)
-    server = _Server(config, lambda: None, (), app)
-    serving = asyncio.create_task(server.serve())
-    async with asyncio.timeout(BOUND):
-        while not server.started:
+    async with served(work, kind=Running, ws=WebSocketProtocol, timeout_graceful_shutdown=seconds) as (server, _client):
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, WebSocketProtocol)
+        while connection.writable.is_set():
             await asyncio.sleep(0)
-        with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
-            client.setblocking(False)
-            await asyncio.get_running_loop().sock_sendall(client, HANDSHAKE)
-            await read_until(client, b" 101 ", b"\r\n\r\n")
-            (connection,) = server.server_state.connections
-            assert isinstance(connection, WebSocketProtocol)
-            while connection.writable.is_set():
-                await asyncio.sleep(0)
+        for _ in range(1 if how == "timeout" else 2):
             server.handle_exit(signal.SIGINT, None)
-            if how == "second signal":
-                server.handle_exit(signal.SIGINT, None)
-            await serving
-            await ended.wait()
+        await ended.wait()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +186,6 @@ async def test_client_that_reads_nothing_does_not_delay_a_forced_stop(how: str):
     ],
 )
 async def test_invalid_opening_request_is_answered_with_400(head: bytes):
-    async def never(_receive: Any, _send: Any) -> None:
-        raise AssertionError
-
     async with served(never, head) as (server, client):
         await read_until(client, b"HTTP/1.1 400 ", b"This WebSocket cannot be opened")
         while server.server_state.connections:
@@ -204,3 +203,41 @@ async def test_token_in_an_opening_request_is_not_logged(caplog: pytest.LogCaptu
             await read_until(client, b"hello")
     assert caplog.text
     assert "a-secret-token" not in caplog.text
+
+
+# The log of refused handshakes
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the rate limiter."""
+    now = [0.0]
+    monkeypatch.setattr(request_log, "_rejections", LogRateLimiter(request_log._rejections._log, lambda: now[0]))
+    return now
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+async def test_refused_and_invalid_handshakes_are_rate_limited_in_the_log(clock, caplog):
+    async def send(_message: Any) -> None:
+        pass
+
+    guard = AccessMiddleware(never, ToolsSettings(), sockets=never)
+    for _ in range(200):
+        await guard(foreign_scope(), never, send)
+    async with served(never, HANDSHAKE.replace(b"Sec-WebSocket-Key", b"X-Key")) as (_server, client):
+        await read_until(client, b"HTTP/1.1 400 ")
+    assert 20 == len(warned(caplog))
+    clock[0] = 1.0
+    await guard(foreign_scope(), never, send)
+    *_, counted, last = warned(caplog)
+    assert 22 == len(warned(caplog))
+    assert ("181 lines" in counted, "10.0.0.1 was refused" in last) == (True, True), (counted, last)
+
+
+def test_rejection_log_line_is_escaped_and_bounded(clock, caplog):
+    request_log.log_rejection("one\n\x1b[2J" + "x" * 5_000)
+    (line,) = warned(caplog)
+    assert (True, True) == (line.isprintable(), len(line) < 600)
