@@ -12,8 +12,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from patchbay.realtime import RealtimeSession, RealtimeSettings
+from patchbay.realtime.connection import WebSocketConnection
 
-from .playing import Played, limits
+from .playing import Played, bounded, limits
 
 SECRET = "sk-a-key-that-nobody-may-see"
 
@@ -86,6 +87,20 @@ async def serving(handle: Handle, **options: Any) -> AsyncIterator[tuple[str, li
 
     async with serve(talk, "127.0.0.1", 0, close_timeout=0.2, **options) as server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", peers
+
+
+@asynccontextmanager
+async def connected_to(
+    handle: Callable[[ServerConnection], Awaitable[None]], **options: Any
+) -> AsyncIterator[WebSocketConnection]:
+    """A connection, without a session, to a server with this handler."""
+    async with serve(handle, "127.0.0.1", 0, **options) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await WebSocketConnection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+        try:
+            yield connection
+        finally:
+            await bounded(connection.close())
 
 
 @asynccontextmanager

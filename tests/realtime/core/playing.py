@@ -159,11 +159,6 @@ async def bounded(thing: Awaitable[T]) -> T:
         return await thing
 
 
-async def wait_until_answered(fake: FakeRealtime) -> None:
-    """Wait until each call has its result and the model was asked to continue."""
-    await fake.until(lambda: not fake.unanswered and not fake.unasked)
-
-
 def named(name: str, description: str = "d") -> ToolDefinition:
     return ToolDefinition(name, description, handler=lambda _arguments: "done")
 

@@ -20,9 +20,6 @@ from patchbay.realtime import (
 from patchbay.realtime.event_queue import MAX_JOINED_AUDIO, MAX_JOINED_TEXT, EventQueue, EventReader
 from patchbay.realtime.history import Transcript
 from patchbay.realtime.response_state import MAX_BUFFERED_CHARS, TextBuffer
-from patchbay.realtime.tool_calls import (
-    SlidingWindowLimit,
-)
 from support.running import run
 
 CLOSED = ConnectionEvent("closed", "x")
@@ -157,14 +154,6 @@ def test_transcript_keeps_the_last_lines_within_its_limits():
     off = Transcript(0, 10)
     off.add("user", "a")
     assert () == off.lines()
-
-
-def test_sliding_window_limits_calls_and_ignores_refused_ones():
-    guard = SlidingWindowLimit(4, 15.0)
-    assert [True] * 4 + [False] * 2 == [guard.try_acquire(now) for now in (0, 1, 2, 3, 4, 14.9)]
-    assert (True, False, True) == (guard.try_acquire(15.0), guard.try_acquire(15.5), guard.try_acquire(16.0))
-    guard.reset()
-    assert guard.try_acquire(16.0)
 
 
 def test_text_buffer_is_bounded_and_empty_after_drain():

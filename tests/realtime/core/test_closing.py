@@ -6,12 +6,9 @@ import asyncio
 import gc
 import json
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.executor import ToolExecution
@@ -22,7 +19,7 @@ from patchbay.realtime.providers.event_providers import OpenAIDialect
 from patchbay.testing.realtime import Call, FakeOpenAI, Quote, Say
 from support.realtime_fakes import FakeGemini
 
-from .peers import Peer, content, served
+from .peers import Peer, connected_to, content, served, serving
 from .playing import Played, bounded, limits, named, playing
 
 
@@ -122,20 +119,6 @@ async def test_turns_calls_and_reconnects_leave_nothing_behind(complaints):
 # The connection alone
 
 
-@asynccontextmanager
-async def connected_to(
-    handle: Callable[[ServerConnection], Awaitable[None]], **options: Any
-) -> AsyncIterator[WebSocketConnection]:
-    """A connection to a server with this handler."""
-    async with serve(handle, "127.0.0.1", 0, **options) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await WebSocketConnection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
-        yield connection
-        await bounded(connection.close())
-        server.close()
-        await server.wait_closed()
-
-
 async def test_audio_waits_for_a_server_that_does_not_read_and_control_frames_do_not():
     async def deaf(socket) -> None:
         socket.transport.pause_reading()
@@ -173,12 +156,9 @@ async def test_a_redirect_is_not_followed():
         answer.headers["Location"] = "/other"
         return answer
 
-    async with serve(lambda socket: socket.wait_closed(), "127.0.0.1", 0, process_request=elsewhere) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serving(Peer.listen, process_request=elsewhere) as (url, _):
         with pytest.raises(UpstreamError, match="307"):
-            await WebSocketConnection.open(
-                f"ws://127.0.0.1:{port}/here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000
-            )
+            await WebSocketConnection.open(f"{url}here", {"Authorization": "Bearer k"}, seconds=5, max_frame=1000)
     assert ["/here"] == asked
 
 
@@ -186,17 +166,14 @@ async def test_a_redirect_is_not_followed():
 async def test_output_before_the_confirmation_is_bounded(count, length, monkeypatch):
     monkeypatch.setattr(connection, "SEND_BUFFER_LIMIT", 100_000)
 
-    async def talkative(socket) -> None:
-        texts = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
-        await socket.send(json.dumps({"type": "session.created"}))
-        for _ in range(count):
-            await socket.send(json.dumps(texts))
-        await socket.wait_closed()
+    async def talkative(peer: Peer) -> None:
+        text = {"type": "response.output_text.delta", "response_id": "r", "delta": "x" * length}
+        await peer.send({"type": "session.created"}, *[text] * count)
+        await peer.socket.wait_closed()
 
-    async with serve(talkative, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serving(talkative) as (url, _):
         with pytest.raises(UpstreamError, match="before it confirmed"):
-            await bounded(session_at(f"ws://127.0.0.1:{port}/", connect=15.0).connect())
+            await bounded(session_at(url, connect=15.0).connect())
 
 
 async def test_invalid_json_of_a_server_is_logged_once(caplog):

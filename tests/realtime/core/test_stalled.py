@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 
 from patchbay.realtime import ConnectionEvent
 from patchbay.realtime import connection as connections
 from patchbay.realtime.connection import SEND_BUFFER_LIMIT, WebSocketConnection
 from patchbay.testing.realtime import FakeOpenAI
 
-from .peers import Peer, served
+from .peers import Peer, connected_to, served
 from .playing import bounded, limits, playing
 
 MORE_THAN_SOCKETS_TAKE = {"audio": "x" * (SEND_BUFFER_LIMIT - 4096)}
@@ -33,14 +33,9 @@ async def unread_connection() -> AsyncIterator[tuple[WebSocketConnection, Server
         async for message in socket:
             received.append(len(message))  # noqa: PERF401  (looked at before the end)
 
-    async with serve(handle, "127.0.0.1", 0, close_timeout=0.1, max_size=None, ping_interval=None) as server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await WebSocketConnection.open(f"ws://127.0.0.1:{port}/", {}, seconds=5, max_frame=1000)
+    async with connected_to(handle, close_timeout=0.1, max_size=None, ping_interval=None) as connection:
         await bounded(connection.receive())
-        try:
-            yield connection, ends[0], received
-        finally:
-            await connection.close()
+        yield connection, ends[0], received
 
 
 async def test_server_that_stops_reading_audio_is_replaced_by_a_new_connection(monkeypatch):

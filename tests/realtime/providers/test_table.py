@@ -17,39 +17,31 @@ def no_keys(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
 
 
-def provider_of(model, **settings):
-    return dialect_for(RealtimeSettings(model=model, **settings)).provider
-
-
-def model_of(model, **settings):
-    whole = RealtimeSettings(model=model, **settings)
-    return dialect_for(whole)(whole).model
-
-
 @pytest.mark.parametrize(
-    ("model", "provider", "name"),
+    ("model", "settings", "provider", "name"),
     [
-        ("openai/gpt-realtime", "openai", "gpt-realtime"),
-        ("gpt-realtime", "openai", "gpt-realtime"),
-        ("OpenAI/gpt-realtime", "openai", "gpt-realtime"),
-        ("qwen/qwen3-omni-flash-realtime", "qwen", "qwen3-omni-flash-realtime"),
-        ("dashscope/qwen3-omni-flash-realtime", "qwen", "qwen3-omni-flash-realtime"),
-        ("glm/glm-realtime", "glm", "glm-realtime"),
-        ("zhipu/glm-realtime", "glm", "glm-realtime"),
-        ("stepfun/step-audio-2", "stepfun", "step-audio-2"),
-        ("step/step-audio-2", "stepfun", "step-audio-2"),
-        ("gemini/gemini-live", "gemini", "gemini-live"),
-        ("google/models/gemini-live", "gemini", "models/gemini-live"),
+        ("openai/gpt-realtime", {}, "openai", "gpt-realtime"),
+        ("gpt-realtime", {}, "openai", "gpt-realtime"),
+        ("OpenAI/gpt-realtime", {}, "openai", "gpt-realtime"),
+        ("qwen/qwen3-omni-flash-realtime", {}, "qwen", "qwen3-omni-flash-realtime"),
+        ("dashscope/qwen3-omni-flash-realtime", {}, "qwen", "qwen3-omni-flash-realtime"),
+        ("glm/glm-realtime", {}, "glm", "glm-realtime"),
+        ("zhipu/glm-realtime", {}, "glm", "glm-realtime"),
+        ("stepfun/step-audio-2", {}, "stepfun", "step-audio-2"),
+        ("step/step-audio-2", {}, "stepfun", "step-audio-2"),
+        ("gemini/gemini-live", {}, "gemini", "gemini-live"),
+        ("google/models/gemini-live", {}, "gemini", "models/gemini-live"),
+        ("glm-realtime", {"provider": "GLM"}, "glm", "glm-realtime"),
+        ("glm/glm-realtime", {"provider": "glm"}, "glm", "glm-realtime"),
+        ("team/own", {"provider": "openai"}, "openai", "team/own"),
+        ("mine/voice", {"url": "ws://127.0.0.1:9"}, "openai", "mine/voice"),
+        ("qwen/voice", {"url": "ws://127.0.0.1:9"}, "qwen", "voice"),
     ],
 )
-def test_model_prefix_names_the_provider(model, provider, name):
-    assert (provider, name) == (provider_of(model), model_of(model))
-
-
-def test_provider_setting_names_the_provider():
-    assert "glm" == provider_of("glm-realtime", provider="GLM")
-    assert "glm-realtime" == model_of("glm/glm-realtime", provider="glm")
-    assert "team/own" == model_of("team/own", provider="openai")
+def test_provider_is_the_prefix_or_the_setting_and_else_openai(model, settings, provider, name):
+    whole = RealtimeSettings(model=model, **settings)
+    dialect = dialect_for(whole)
+    assert (provider, name) == (dialect.provider, dialect(whole).model)
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
@@ -57,24 +49,9 @@ def test_host_of_the_url_names_the_provider(dialect):
     assert dialect.hosts
     for host in dialect.hosts:
         name = f"my-space.region{host}" if host.startswith(".") else host
-        assert dialect.provider == provider_of("some-model", url=f"wss://{name.upper()}/any/path")
-
-
-def test_only_a_workspace_host_of_qwen_is_qwens(monkeypatch):
-    monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
-
-    def key(host: str) -> str:
-        return key_for(RealtimeSettings(model="qwen/voice", url=f"wss://{host}/api-ws/v1/realtime"))
-
-    assert "of-qwen" == key("llm-1.ap-southeast-1.maas.aliyuncs.com")
-    others = ("maas.aliyuncs.com.elsewhere.example", "xmaas.aliyuncs.com", "aliyuncs.com", "maas.aliyuncs.com")
-    assert {""} == {key(host) for host in others}
-
-
-def test_unknown_server_uses_the_openai_dialect():
-    assert "openai" == provider_of("mine/voice", url="ws://127.0.0.1:9")
-    assert "mine/voice" == model_of("mine/voice", url="ws://127.0.0.1:9")
-    assert "qwen" == provider_of("qwen/voice", url="ws://127.0.0.1:9")
+        assert (
+            dialect.provider == dialect_for(RealtimeSettings(model="some-model", url=f"wss://{name.upper()}/any/path")).provider
+        )
 
 
 @pytest.mark.parametrize(
@@ -118,13 +95,24 @@ def test_missing_key_error_names_the_environment_variables(dialect):
         key_for(RealtimeSettings(model="voice", url=f"wss://{dialect.hosts[0]}/x"))
 
 
-def test_only_the_providers_own_servers_get_a_key_from_the_environment(monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "url", "key"),
+    [
+        ("voice", "wss://elsewhere.example/rt", ""),
+        ("qwen/voice", "ws://127.0.0.1:9/rt", ""),
+        ("qwen/voice", "wss://dashscope.aliyuncs.com/rt", "of-qwen"),
+        ("qwen/voice", "wss://llm-1.ap-southeast-1.maas.aliyuncs.com/rt", "of-qwen"),
+        ("qwen/voice", "wss://maas.aliyuncs.com.elsewhere.example/rt", ""),
+        ("qwen/voice", "wss://xmaas.aliyuncs.com/rt", ""),
+        ("qwen/voice", "wss://aliyuncs.com/rt", ""),
+        ("qwen/voice", "wss://maas.aliyuncs.com/rt", ""),
+    ],
+)
+def test_only_the_providers_own_servers_get_a_key_from_the_environment(model, url, key, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
     monkeypatch.setenv("DASHSCOPE_API_KEY", "of-qwen")
-    assert "" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt"))
-    assert "mine" == key_for(RealtimeSettings(model="voice", url="wss://elsewhere.example/rt", api_key="mine"))
-    assert "" == key_for(RealtimeSettings(model="qwen/voice", url="ws://127.0.0.1:9/rt"))
-    assert "of-qwen" == key_for(RealtimeSettings(model="qwen/voice", url="wss://dashscope.aliyuncs.com/rt"))
+    assert key == key_for(RealtimeSettings(model=model, url=url))
+    assert "mine" == key_for(RealtimeSettings(model=model, url=url, api_key="mine"))
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "Schlüssel"])
