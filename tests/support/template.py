@@ -119,9 +119,13 @@ def run_request(request: dict[str, Any]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     first, *rest = request["command"]
+    folder = [request["folder"]]
+    if first == "-P":
+        folder = []
+        first, *rest = rest
     if first == "-m":
         name, *sys.argv[1:] = rest
-        sys.path[:1] = [request["folder"]]
+        sys.path[:1] = folder
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.argv[:] = [first, *rest]
