@@ -15,6 +15,7 @@ from patchbay.realtime import (
     ErrorEvent,
     RealtimeLimits,
     RealtimeSession,
+    ResponseEndEvent,
     ToolCallEvent,
 )
 from patchbay.testing import Message, ScriptedModel, ScriptedUpstream
@@ -132,16 +133,22 @@ async def test_hooks_see_each_turn_and_an_abort_is_an_error_event():
             seen.append((about.meta.agent_id, about.meta.session_key, about.tool))
 
         async def before_llm(self, about: Any) -> Any:
-            return AbortTurn("not here") if "forbidden" in str(about.messages) else None
+            return AbortTurn("not here") if "forbidden" in str(about.messages[-1]) else None
+
+        async def after_llm(self, _about: Any) -> Any:
+            return AbortTurn("not this") if len(model.requests) == 3 else None
 
     hooks = HookManager()
     hooks.mount("watching", Watching())
-    with ScriptedModel([call("look"), "Fine."]) as model:
+    with ScriptedModel([call("look"), "Fine.", "Something."]) as model:
         async with playing(model, named("look"), hooks=hooks, agent_id="ann", session_key="s1") as played:
             await played.say("Go.")
             assert [("ann", "s1", "look")] == seen
-            await played.say("Something forbidden.")
-            assert ["hook_abort"] == [each.error.code for each in played.of(ErrorEvent)]
+            await played.say("It is forbidden.")
+            await played.say("Go on.")
+            assert ["hook_abort"] * 2 == [each.error.code for each in played.of(ErrorEvent)]
+            assert (True, "failed") == (played.text.endswith("Something."), played.of(ResponseEndEvent)[-1].status)
+            assert "user" == played.session.messages[-1]["role"]
     await hooks.aclose()
 
 
