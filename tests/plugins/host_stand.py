@@ -56,7 +56,7 @@ class Stand:
 
     async def call(self, plugin_id: str, name: str, arguments: Any = None, **options: Any) -> Any:
         """Call a tool through the callback, as a server would."""
-        secret = None if isinstance(self._server, str) else self._server.secrets.get(name)
+        secret = None if isinstance(self._server, str) else self._server.secret(name)
         body = {"name": name, "arguments": arguments or {}, "call_id": "c"}
         return await post(self.url(plugin_id, name), body, **{"secret": secret, **options})
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from plugins.host_rig import write_plugin
+from plugins.host_rig import BOUND, write_plugin
 from plugins.host_stand import QUICK, Stand, registered
 from plugins.tool_server import ToolServer
 
@@ -55,7 +55,7 @@ def is_gone(pid: int) -> bool:
 
 
 async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
-    async with registered(weather) as (server, stand):
+    async with registered(weather) as (_, stand):
         calls = [asyncio.create_task(stand.call("weather", "hang", {"name": str(n)})) for n in range(20)]
         for n in range(20):
             await stand.printed("weather", f"began {n}")
@@ -69,14 +69,14 @@ async def test_killed_plugin_answers_every_call_and_its_tools_return(weather):
         await stand.host.until(lambda: plugin.restarts == 1)
         await stand.registered()
         assert plugin.pid not in (0, killed)
-        assert not (await server.call("get_weather", {"city": "Rome"}))["is_error"]
+        assert not (await stand.call("weather", "get_weather", {"city": "Rome"}))["is_error"]
         await stand.printed("weather", "startup restart")
         assert any("ended by SIGKILL" in text for _, text in stand.lines("weather"))
 
 
 async def test_while_no_server_has_a_tool_its_calls_must_be_signed(weather):
     async with ToolServer() as server:
-        server.refuse["get_weather"] = "another has it"
+        server.put("get_weather", "another")
         async with Stand(weather, server=server) as stand:
             states = stand.host.plugins["weather"].tools.states
             await stand.host.until(lambda: states().get("get_weather", ("",))[0] == "refused")
@@ -331,3 +331,22 @@ async def test_blocking_handler_does_not_delay_other_plugins(tmp_path, weather):
         assert not any(call.done() for call in calls)
         await stand.host.plugins["stuck"].kill()
         assert {"PLUGIN_NOT_RUNNING"} == {body["error"] for body in await asyncio.gather(*calls)}
+
+
+def test_host_on_uvloop_calls_plugins_and_detects_their_end(weather):
+    """Its transports are not subclasses of asyncio's."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main():
+        async with asyncio.timeout(BOUND), registered(weather) as (_, stand):
+            big = "x" * 1_000_000
+            assert big == (await stand.call("weather", "get_weather", {"city": big}))["output"]["city"]
+            under_way = asyncio.create_task(stand.call("weather", "hang"))
+            await stand.printed("weather", "began")
+            os.kill(stand.host.plugins["weather"].pid, signal.SIGKILL)
+            assert "PLUGIN_NOT_RUNNING" == (await under_way)["error"]
+            await stand.registered()
+            assert "b" == (await stand.call("weather", "get_weather", {"city": "b"}))["output"]["city"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -1,4 +1,4 @@
-"""The registrar against a small server over real HTTP: the server has the tools again, whatever happens to it."""
+"""The registrar and the tool server over real HTTP: the server has the tools again, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -101,18 +101,9 @@ async def test_tools_are_registered_once_a_late_server_is_up():
             assert 50 == len(server.names())
 
 
-async def test_recreated_role_gets_the_tools_again():
-    async with one_active(seed=True) as (server, _, outcome):
-        server.tools["ben"] = {}
-        server.changed()
-        await outcome.until("p", "one", "active", times=2)
-        assert {"one"} == server.names("ben")
-
-
 async def test_tool_removed_from_one_role_is_not_registered_again():
     async with one_active() as (server, _, outcome):
-        del server.tools["ben"]["one"]
-        server.changed()
+        server.registry.unregister("one", "ben", trusted=True)
         seen = server.listed
         await server.until(lambda: server.listed > seen + 2)
         assert set() == server.names("ben")
@@ -120,61 +111,46 @@ async def test_tool_removed_from_one_role_is_not_registered_again():
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("seed", "change"),
     [
-        {"description": "another"},
-        {"parameters": {"type": "object"}},
-        {"timeout_seconds": 1.0},
-        {"annotations": {"read_only": True}},
-        {"callback_url": "http://127.0.0.1:1/"},
-        {"state": "hidden"},
+        (False, lambda server: server.edit("one", description="another")),
+        (False, lambda server: server.edit("one", parameters={"type": "object"})),
+        (False, lambda server: server.edit("one", timeout_seconds=1.0)),
+        (False, lambda server: server.edit("one", metadata={"annotations": {"read_only": True}})),
+        (False, lambda server: server.edit("one", callback_url="http://127.0.0.1:1/")),
+        (False, lambda server: server.registry.hide("plugin:p")),
+        (True, lambda server: server.registry.unregister("one", "ben", trusted=True)),
+    ],
+    ids=[
+        "description",
+        "parameters",
+        "timeout",
+        "annotations",
+        "callback",
+        "hidden",
+        "a role of the seed's server was recreated",
     ],
 )
-async def test_tool_that_differs_on_the_server_is_registered_again(edit):
-    async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
+async def test_tool_that_differs_on_the_server_is_registered_again(seed, change):
+    async with ToolServer(seed=seed) as server, reconciling(server.url) as (reconciler, outcome):
         parameters = {"type": "object", "properties": {}}
         tool = desired_tool("one", description="as it is", parameters=parameters, annotations={"destructive": True})
         desire(reconciler, tool)
         await outcome.until("p", "one", "active")
-        for role in server.tools.values():
-            role["one"].update(edit)
-        server.changed()
+        before = server.registry.snapshot("ben").listing
+        change(server)
         await outcome.until("p", "one", "active", times=2)
-        row = server.tools["ann"]["one"]
-        assert (tool.description, tool.parameters, 30.0, tool.annotations, tool.callback_url) == (
-            row["description"],
-            row["parameters"],
-            row["timeout_seconds"],
-            row["annotations"],
-            row["callback_url"],
-        )
+        assert before == server.registry.snapshot("ben").listing
 
 
 async def test_a_tool_that_the_server_rewrites_is_registered_again_with_backoff():
     policy = replace(QUICK, poll_interval=0.02, refused_retry=1000)
     async with ToolServer() as server, reconciling(server.url, policy=policy) as (reconciler, outcome):
-        keep = server.register
-
-        def rewrite(asked):
-            answer = keep(asked)
-            for tools in server.tools.values():
-                tools["one"]["description"] = "what the server made of it"
-            return answer
-
-        server.register = rewrite
+        server.rewrite = {"description": "what the server made of it"}
         desire(reconciler, desired_tool("one", description="mine"))
         await server.until(lambda: server.listed >= 12)
         assert 2 < len(server.requests) < 7
         assert "active" == outcome.states[-1][2]
-
-
-def refuse(server):
-    server.refuse["one"] = "cross-source overwrite refused"
-
-
-def add_the_role(server):
-    server.tools["eve"] = {}
-    server.changed()
 
 
 CONFLICT = "ann: cross-source overwrite refused; ben: cross-source overwrite refused"
@@ -183,9 +159,9 @@ CONFLICT = "ann: cross-source overwrite refused; ben: cross-source overwrite ref
 @pytest.mark.parametrize(
     ("role", "spoil", "state", "reason", "repair"),
     [
-        (None, refuse, "refused", CONFLICT, lambda server: server.refuse.clear()),
+        (None, lambda server: server.put("one", "x"), "refused", CONFLICT, lambda server: server.registry.clear("x")),
         (None, lambda server: server.fail.add("one"), "pending", "503", lambda server: server.fail.clear()),
-        ("eve", lambda _server: None, "refused", "unknown role: eve", add_the_role),
+        ("eve", lambda _server: None, "refused", "unknown role: eve", lambda server: server.registry.add_role("eve")),
     ],
     ids=["a conflict", "no answer", "no such role"],
 )
@@ -226,9 +202,8 @@ async def test_a_server_that_wants_a_token_is_reported_once(caplog, shown, reser
 
 async def test_leftovers_of_an_earlier_host_are_removed_and_other_sources_kept():
     async with ToolServer() as server:
-        row = {"role": None, "description": "", "callback_url": "http://127.0.0.1:9/", "parameters": {}, "timeout_seconds": 1.0}
         for name, source in (("old", "plugin:p"), ("other", "plugin:px"), ("mine", "my_plugin")):
-            server.register({"name": name, "source": source, **row})
+            server.put(name, source)
         async with reconciling(server.url) as (reconciler, _):
             reconciler.manage("p")
             await server.until(lambda: "old" not in server.names())
@@ -253,7 +228,7 @@ async def test_clear_reaches_a_restarted_server_before_the_next_poll():
         await outcome.until("p", "one", "stale")
         await server.restart()
         assert await reconciler.manage("p").clear()
-        assert "clear" in server.requests[-1][0]
+        assert {"source", "role"} <= server.requests[-1].keys()
 
 
 async def test_clear_does_not_wait_for_a_server_that_is_away():
@@ -297,14 +272,14 @@ async def test_unchanged_list_is_not_sent_again():
         assert 1 == len(server.requests)
 
 
-async def test_thousand_tools_of_fifty_plugins_are_registered_with_one_request_each():
+async def test_many_tools_of_fifty_plugins_are_registered_with_one_request_each():
     async with ToolServer() as server, reconciling(server.url) as (reconciler, outcome):
-        for n in range(1000):
+        for n in range(500):
             desire(reconciler, desired_tool(f"t{n}", plugin=f"p{n % 50}"))
-        await server.until(lambda: len(server.names()) == 1000)
-        await outcome.until("p49", "t999", "active")
-        assert 1000 == len(server.requests)
-        first = [body["source"] for _, body in server.requests[:200]]
+        await server.until(lambda: len(server.names()) == 500)
+        await outcome.until("p49", "t499", "active")
+        assert 500 == len(server.requests)
+        first = [body["source"] for body in server.requests[:200]]
         assert 40 < len(set(first))  # one plugin's many tools do not delay the first ones of another
 
 

@@ -1,4 +1,4 @@
-"""A small tool server over real HTTP (spec 1.3), which can be stopped, be slow, lose its tools, and refuse."""
+"""The tool server over real HTTP, which can be stopped, be slow, lose its tools, and refuse."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import hmac
 import json
 import socket
-import uuid
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import uvicorn
 
+from patchbay.server.app import ToolsApp, create_tools_app
 from patchbay.server.http_client import HttpClient
 from patchbay.server.origin import Origin
+from patchbay.server.settings import ToolsSettings
+from patchbay.tools.registry import Key, Registration, ToolRegistry
 from ports import held_port
 
 
@@ -27,14 +30,15 @@ class QuietServer(uvicorn.Server):
 class Served:
     """Serves an ASGI application on a port that is its own until ``close``, also while it is stopped."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, lifespan: Any = "off") -> None:
         self.app = app
+        self.lifespan = lifespan
         self.port, self._holder = held_port()
 
     async def start(self) -> None:
         listener = self._listener = socket.create_server(("127.0.0.1", self.port))
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", interface="asgi3", ws="none", proxy_headers=False
+            self.app, log_config=None, access_log=False, lifespan=self.lifespan, interface="asgi3", ws="none", proxy_headers=False
         )
         self._server = QuietServer(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
@@ -44,12 +48,16 @@ class Served:
 
     async def stop(self) -> None:
         self._server.should_exit = True
-        await self._task
-        self._listener.close()
+        try:
+            await self._task
+        finally:  # also where it is cancelled: uvicorn does not close its sockets then
+            self._listener.close()
 
     async def close(self) -> None:
-        await self.stop()
-        self._holder.close()
+        try:
+            await self.stop()
+        finally:
+            self._holder.close()
 
     @property
     def url(self) -> str:
@@ -57,26 +65,26 @@ class Served:
 
 
 class ToolServer:
-    """``tools`` is by role and name, as the listing shows them. ``seed``: without the keys that only Patchbay's server has."""
+    """The tool server of Patchbay with faults: it is stopped, slow, forgets, and refuses. ``seed``: it says only what the seed says.
 
-    def __init__(self, roles: tuple[str, ...] = ("ann", "ben"), *, seed: bool = False) -> None:
-        self.roles = roles
+    ``fail`` are tools whose registration is answered with 503, ``rewrite`` fields that are changed in each registration.
+    ``hold`` delays requests, ``held_answers`` the answers of registrations. ``reserved`` refuses sources, ``token`` is wanted.
+    """
+
+    def __init__(self, *, seed: bool = False) -> None:
         self.seed = seed
-        self.instance = uuid.uuid4().hex
-        self.revision = 0
-        self.tools: dict[str, dict[str, dict[str, Any]]] = {role: {} for role in roles}
-        self.requests: list[tuple[str, Any]] = []
+        self.app = _new_app()
+        self.requests: list[Any] = []
         self.listed = 0
         self.unchanged = 0
-        self.refuse: dict[str, str] = {}
         self.fail: set[str] = set()
+        self.rewrite: dict[str, Any] = {}
         self.hold: asyncio.Event | None = None
         self.held_answers: asyncio.Event | None = None
         self.token: str | None = None
         self.reserved = False
-        self.secrets: dict[str, str] = {}
         self._news = asyncio.Event()
-        self._served = Served(self._app)
+        self._served = Served(self._serve, lifespan="on")
 
     async def __aenter__(self) -> Self:
         await self._served.start()
@@ -90,21 +98,32 @@ class ToolServer:
 
     async def restart(self) -> None:
         """Come up again on the same port, as another run that remembers nothing."""
-        self.instance = uuid.uuid4().hex
-        self.tools = {role: {} for role in self.roles}
-        self.changed()
+        self.app = _new_app()
         await self._served.start()
 
     @property
     def url(self) -> str:
         return self._served.url
 
-    def changed(self) -> None:
-        self.revision += 1
-        self._news.set()
+    @property
+    def registry(self) -> ToolRegistry:
+        return self.app.registry
 
     def names(self, role: str = "ann") -> set[str]:
-        return set(self.tools[role])
+        return set(self.registry.snapshot(role).registrations)
+
+    def secret(self, name: str) -> str | None:
+        """Return what calls of a tool are signed with."""
+        found = self.registry.get(Key(None, name))
+        return found and found.secret
+
+    def put(self, name: str, source: str) -> None:
+        """Register a tool of this source, from inside."""
+        self.registry.register(Registration(name, source=source, callback_url="http://127.0.0.1:9/"), inside=True)
+
+    def edit(self, name: str, **fields: Any) -> None:
+        """Change fields of a registered tool."""
+        self.registry.register(replace(self.registry.get(Key(None, name)), **fields), inside=True)
 
     async def until(self, holds: Any) -> None:
         """Wait until something is so; asked after each request."""
@@ -112,96 +131,78 @@ class ToolServer:
             self._news.clear()
             await self._news.wait()
 
-    async def call(self, name: str, arguments: Any = None, *, role: str = "ann", headers: Any = ()) -> Any:
-        """Call a tool as the server does, and return the body of the answer."""
-        body = {"name": name, "arguments": arguments or {}}
-        return await post(self.tools[role][name]["callback_url"], body, headers=headers, secret=self.secrets.get(name))
-
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
         body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        headers = dict(scope["headers"])
-        method, path = scope["method"], scope["path"]
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        body += message.get("body", b"")
         if self.hold is not None:
             await self.hold.wait()
-        extra: list[Any] = []
-        if self.token is not None and headers.get(b"authorization") != b"Bearer " + self.token.encode():
-            status, answer = 401, {"detail": "Unauthorized"}
-        elif method == "GET":
-            etag = f'"{self.instance}.{self.revision}"'.encode()
+        asked = json.loads(body) if body else None
+        if asked is not None:
+            self.requests.append(asked)
+            if self.seed:
+                asked.pop("secret", None)
+            asked |= self.rewrite
+        status, headers, answer = self._refusal(scope, asked) or await self._answer(scope, asked)
+        self._news.set()
+        if scope["method"] == "GET":
             self.listed += 1
-            extra = [] if self.seed else [(b"etag", etag)]
-            if not self.seed and headers.get(b"if-none-match") == etag:
-                self.unchanged += 1
-                status, answer = 304, None
-            else:
-                status, answer = 200, {"ok": True, "tools_by_role": {r: list(t.values()) for r, t in self.tools.items()}}
-        else:
-            asked = json.loads(body)
-            self.requests.append((path.rpartition("/")[2], asked))
-            status, answer = getattr(self, path.rpartition("/")[2])(asked)
-            if self.held_answers is not None:
-                await self.held_answers.wait()
-        if not self.seed and answer is not None:
-            answer |= {"instance_id": self.instance, "revision": self.revision}
+            self.unchanged += status == 304
+        elif self.held_answers is not None:
+            await self.held_answers.wait()
+        if self.seed:
+            headers = [each for each in headers if each[0] != b"etag"]
+            answer = _as_in_the_seed(answer)
         data = b"" if answer is None else json.dumps(answer).encode()
-        length = [] if answer is None else [(b"content-length", str(len(data)).encode())]
-        kind = (b"content-type", b"application/json")
-        await send({"type": "http.response.start", "status": status, "headers": [kind, *length, *extra]})
+        headers = [*(each for each in headers if each[0] != b"content-length"), (b"content-length", str(len(data)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers[:-1] if status == 304 else headers})
         await send({"type": "http.response.body", "body": data})
         self._news.set()
 
-    def register(self, asked: Any) -> tuple[int, Any]:
-        name, role = asked["name"], asked["role"]
-        if name in self.fail:
-            return 503, {"detail": "not now"}
-        if role and role not in self.tools:
-            return 404, {"detail": f"unknown role: {role}"}
-        if self.reserved:
-            failed = [
-                {"role": r, "error": f"the source {asked['source']!r} is reserved", "code": "source_reserved"} for r in self.tools
-            ]
-            return 200, {"ok": False, "registered": name, "affected_roles": [], "failed_roles": failed}
-        if name in self.refuse:
-            failed = [{"role": r, "error": self.refuse[name], "code": "source_conflict"} for r in self.tools]
-            return 200, {"ok": False, "registered": name, "affected_roles": [], "failed_roles": failed}
-        keys = ("name", "description", "source", "callback_url")
-        more = () if self.seed else ("parameters", "timeout_seconds", "role")
-        row = {key: asked[key] for key in (*keys, *more)} | {"is_remote": True}
-        if not self.seed:
-            row["annotations"] = asked.get("annotations", {})
-        affected = [role] if role else list(self.tools)
-        for each in affected:
-            self.tools[each][name] = dict(row)
-        self.changed()
-        answer = {"ok": True, "registered": name, "affected_roles": affected, "failed_roles": []}
-        if "secret" in asked and not self.seed:
-            self.secrets[name] = answer["secret"] = asked["secret"]
-        return 200, answer
+    def _refusal(self, scope: Any, asked: Any) -> tuple[int, list[Any], Any] | None:
+        if self.token is not None and dict(scope["headers"]).get(b"authorization") != b"Bearer " + self.token.encode():
+            return 401, [], {"detail": "Unauthorized"}
+        if asked is not None and asked.get("name") in self.fail:
+            return 503, [], {"detail": "not now"}
+        if asked is not None and self.reserved:
+            failed = {"role": "ann", "error": f"the source {asked['source']!r} is reserved", "code": "source_reserved"}
+            return 200, [], {"ok": False, "registered": asked["name"], "affected_roles": [], "failed_roles": [failed]}
+        return None
 
-    def unregister(self, asked: Any) -> tuple[int, Any]:
-        removed = []
-        for role, tools in self.tools.items():
-            row = tools.get(asked["name"])
-            if row and asked["role"] in (None, role) and asked["expected_source"] in (None, row["source"]):
-                del tools[asked["name"]]
-                removed.append(role)
-        self.changed()
-        return 200, {"ok": True, "removed": bool(removed), "name": asked["name"], "affected_roles": removed, "failed_roles": []}
+    async def _answer(self, scope: Any, asked: Any) -> tuple[int, list[Any], Any]:
+        """Ask the real server."""
+        sent: list[Any] = []
+        body = b"" if asked is None else json.dumps(asked).encode()
 
-    def clear(self, asked: Any) -> tuple[int, Any]:
-        count = 0
-        for tools in self.tools.values():
-            for name in [n for n, row in tools.items() if row["source"] == asked["source"]]:
-                del tools[name]
-                count += 1
-        if count:
-            self.changed()
-        return 200, {"ok": True, "removed": count, "source": asked["source"], "affected_roles": [], "failed_roles": []}
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [each for each in scope["headers"] if each[0] != b"content-length"]
+        await self.app({**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, receive, send)
+        data = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], list(sent[0]["headers"]), json.loads(data) if data else None
+
+
+def _new_app() -> ToolsApp:
+    return create_tools_app(("ann", "ben"), settings=ToolsSettings(lease=0.0))
+
+
+def _as_in_the_seed(answer: Any) -> Any:
+    """Return an answer without the keys that only Patchbay's server has."""
+    kept = {key: value for key, value in answer.items() if key not in ("instance_id", "revision", "revisions")}
+    if "tools_by_role" in kept:
+        keys = ("name", "description", "source", "callback_url", "is_remote")
+        kept["tools_by_role"] = {
+            role: [{key: row[key] for key in keys} for row in rows] for role, rows in kept["tools_by_role"].items()
+        }
+    return kept
 
 
 async def post(
