@@ -231,22 +231,17 @@ async def test_clear_reaches_a_restarted_server_before_the_next_poll():
         assert {"source", "role"} <= server.requests[-1].keys()
 
 
-async def test_clear_does_not_wait_for_a_server_that_is_away():
+@pytest.mark.parametrize("is_away", [True, False], ids=["away", "silent"])
+async def test_clear_waits_for_no_server_that_is_away_and_for_a_silent_one_up_to_its_timeout(is_away):
     async with ToolServer() as server:
-        await server.stop()
-        async with reconciling(server.url) as (reconciler, _):
+        if is_away:
+            await server.stop()
+        hold = server.hold = asyncio.Event()
+        policy = QUICK if is_away else replace(QUICK, clear_timeout=0.05)
+        async with reconciling(server.url, policy=policy, timeout=60) as (reconciler, _):
             desire(reconciler, desired_tool("one"))
             assert not await reconciler.manage("p").clear()
-
-
-async def test_silent_server_delays_a_stop_only_up_to_its_timeout():
-    async with ToolServer() as server:
-        server.hold = asyncio.Event()
-        policy = replace(QUICK, clear_timeout=0.05)
-        async with reconciling(server.url, policy=policy, timeout=0.05) as (reconciler, _):
-            desire(reconciler, desired_tool("one"))
-            assert not await reconciler.manage("p").clear()
-        server.hold.set()
+        hold.set()
 
 
 async def test_tool_moved_to_another_role_leaves_the_first():
@@ -283,15 +278,6 @@ async def test_many_tools_of_fifty_plugins_are_registered_with_one_request_each(
         assert 40 < len(set(first))  # one plugin's many tools do not delay the first ones of another
 
 
-async def test_token_is_sent_and_read_again_after_a_refusal():
-    async with ToolServer() as server:
-        server.token = "right"
-        tokens = iter(["wrong", "right"])
-        async with reconciling(server.url, token=lambda: next(tokens, "right")) as (reconciler, outcome):
-            desire(reconciler, desired_tool("one"))
-            await outcome.until("p", "one", "active")
-
-
 async def test_tool_waiting_for_a_server_names_the_unreachable_one(caplog):
     async with ToolServer() as server:
         await server.stop()
@@ -313,16 +299,16 @@ async def test_tools_registered_together_are_announced_together():
         assert [("p", {"one", "two"}, ("ann", "ben"))] == outcome.lines
 
 
-async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for():
-    wrong = [OSError("no such file"), ConfigurationError("its mode is 0644")]
+async def test_a_token_is_read_again_while_it_is_refused_or_cannot_be_read():
+    found = iter([OSError("no such file"), ConfigurationError("its mode is 0644"), "wrong", "right"])
 
     def token():
-        if wrong:
-            raise wrong.pop()
-        return "t"
+        if isinstance(each := next(found), str):
+            return each
+        raise each
 
     async with ToolServer() as server:
-        server.token = "t"
+        server.token = "right"
         async with reconciling(server.url, token=token) as (reconciler, outcome):
             desire(reconciler, desired_tool("one"))
             await outcome.until("p", "one", "active")
