@@ -292,7 +292,7 @@ async def ask(name: str, server: Server, *, stream: bool, native: bool, collecte
     protocol = PROTOCOLS[name]
     body, encoder = protocol.request(stream=stream, **request)
     memory = Capabilities()
-    memory.of("m").streams = collected
+    memory.of("m").streams_usage = collected
     exchange: Exchange[bytes] = Exchange(body, TextOptions(tools="native" if native else "text"), memory, encoder)
     out = b""
     try:

@@ -138,20 +138,20 @@ def test_error_about_the_clients_own_stop_is_the_clients() -> None:
 
 def knows_streams() -> Capabilities:
     memory = Capabilities()
-    memory.of("m").streams = True
+    memory.of("m").streams_usage = True
     return memory
 
 
 def test_whole_answer_is_streamed_once_llamacpp_is_recognised_or_a_stream_had_its_usage() -> None:
     memory = Capabilities()
     make(memory, "text").answer(document("Hello.", timings={"prompt_n": 1}))
-    assert memory.of("m").streams
+    assert memory.of("m").streams_usage
     memory = Capabilities()
     make(memory, "text").answer(document("Hello."))
-    assert memory.of("m").streams is None
+    assert memory.of("m").streams_usage is None
     exchange = make(memory, "text", stream=True, stream_options={"include_usage": True})
     exchange.feed(HELLO)
-    exchange.end()
+    exchange.end_attempt()
     body = sent(make(memory, "text", stream_options={"other": 1}))
     assert (True, {"other": 1, "include_usage": True}) == (body["stream"], body["stream_options"])
     assert "stream" not in sent(make(memory, "native"))
@@ -178,10 +178,10 @@ def test_streamed_answer_is_the_same_document(text: str, size: int) -> None:
         {"choices": [], "usage": USAGE, "timings": {"prompt_n": 3}},
     )
     exchange = make(knows_streams(), "text", n=2)
-    assert exchange.streams
-    assert not exchange.streaming
+    assert exchange.upstream_streams
+    assert not exchange.client_streams
     assert b"" == exchange.feed(chunks)
-    streamed, again = exchange.end()
+    streamed, again = exchange.end_attempt()
     assert not again
     expected, found = json.loads(whole), json.loads(streamed)
     for one in (*expected["choices"], *found["choices"]):
@@ -201,7 +201,7 @@ def test_stream_without_its_usage_is_the_last_one() -> None:
     memory = knows_streams()
     exchange = make(memory, "text")
     exchange.feed(stream({"choices": [choice(content="Hello.", finish="stop")]}))
-    out, _ = exchange.end()
+    out, _ = exchange.end_attempt()
     assert "Hello." == json.loads(out)["choices"][0]["message"]["content"]
     assert "stream" not in sent(make(memory, "text"))
 
@@ -218,10 +218,10 @@ def test_stream_that_a_server_refuses_is_asked_for_as_a_document() -> None:
 def test_answer_is_asked_for_again_in_a_stream_too() -> None:
     exchange = make(knows_streams(), "text", tool_choice="required")
     exchange.feed(HELLO)
-    assert (b"", True) == exchange.end()
-    assert exchange.streams
+    assert (b"", True) == exchange.end_attempt()
+    assert exchange.upstream_streams
     exchange.feed(stream({"choices": [choice(content=CALL, finish="stop")]}, {"choices": [], "usage": USAGE}))
-    out, again = exchange.end()
+    out, again = exchange.end_attempt()
     answer = json.loads(out)
     assert ("tool_calls", 180, False) == (answer["choices"][0]["finish_reason"], answer["usage"]["prompt_tokens"], again)
 
@@ -234,7 +234,7 @@ def test_count_decides_in_a_stream_and_its_client_gets_no_event_of_its_own_for_i
     exchange = make(memory, stream=True, messages=[{"role": "user", "content": "x"}])
     assert {"include_usage": True} == sent(exchange)["stream_options"]
     exchange.feed(HELLO.replace(b'"prompt_tokens": 90', b'"prompt_tokens": 900'))
-    out, again = exchange.end()
+    out, again = exchange.end_attempt()
     assert ("native", False) == (memory.of("m").mode, again)
     assert b'"choices":[],' not in out
     assert "stream_options" not in sent(make(memory, stream=True))

@@ -171,10 +171,10 @@ def test_usage_includes_the_probe_if_the_first_answer_is_kept(usage_in: str, sec
         events = apart if usage_in == "usage apart" else ({"choices": [choice], "usage": used},)
         wire = b"".join(b"data: " + json.dumps({"id": "c", **event}).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
         assert exchange.feed(wire) == b""
-        assert exchange.end() == (b"", True)
+        assert exchange.end_attempt() == (b"", True)
         if second == "stands":
             assert exchange.feed(wire.replace(b"Hello.", b"Other.")) == b""
-            out, again = exchange.end()
+            out, again = exchange.end_attempt()
             assert not again
         else:
             out = exchange.fallback_response()

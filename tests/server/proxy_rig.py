@@ -161,7 +161,7 @@ class FakeExchange:
         if "model" not in request:
             raise InvalidRequestError("'model' is missing.", param="model")
         self.fake = request.get("fake", {})
-        self.streaming = self.streams = bool(request.get("stream"))
+        self.client_streams = self.upstream_streams = bool(request.get("stream"))
         self.transparent = not request.get("tools")
         self.request = body
         self.finished = self.complete = self.fell_back = False
@@ -200,7 +200,7 @@ class FakeExchange:
             self.rounds += 1
             return b"", True
         body = body.replace(b"upstream", b"exchange")
-        return (b"data: " + body + b"\n\ndata: [DONE]\n\n" if self.streaming else body), False
+        return (b"data: " + body + b"\n\ndata: [DONE]\n\n" if self.client_streams else body), False
 
     def fallback_response(self) -> bytes | None:
         return self.fake["kept"].encode() if "kept" in self.fake and self.rounds else None

@@ -1,8 +1,8 @@
 """Parse model text into calls, and render calls as model text. No I/O, no clock.
 
 Reading: ``parser`` is the entry point; ``catalog`` has one row of data per format. ``scanner`` finds markers in a growing text.
-``envelopes``, ``reasoning``, ``channels``, ``fences`` and ``implicit`` read what a marker opens, or calls without markers.
-``codecs`` read one call in one notation, ``values`` its arguments. ``checkpoint`` has formats declared by a checkpoint or a user.
+``wrappers``, ``reasoning``, ``channels``, ``fences`` and ``unmarked_blocks`` read what a marker opens, or calls without markers.
+``codecs`` read one call in one notation, ``values`` its arguments. ``user_format`` has a user's own formats.
 
 Writing: ``render`` has a writer per format, ``contract`` the instructions for a model. ``blocks`` has helpers for users' own
 pipelines.

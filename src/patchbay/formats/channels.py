@@ -16,11 +16,11 @@ from functools import lru_cache
 from patchbay.formats.codecs.json import JsonArguments, fence_line
 from patchbay.formats.codecs.named import ArgumentCodec, Parameters, TagArguments
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.envelopes import Codec, ControlTokenReader
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Steps, Truncated, discard, marker_set
 from patchbay.formats.spec import Body, Channels, Header, Kind, Wrapper
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.raw_text import end_text_call, start_text_call
+from patchbay.formats.wrappers import Codec, ControlTokenReader
 
 _MAX_HEADER = 256
 _HALF_MARKER = re.compile(r"<\|?\w*$")

@@ -14,9 +14,9 @@ from patchbay.formats.codecs.json import CallReader
 from patchbay.formats.context import MAX_LABEL, RUN, Context, FenceLexer, Reader, skip_label
 from patchbay.formats.emitter import CallSink, Emitter, call_key
 from patchbay.formats.events import TextDelta
-from patchbay.formats.implicit import ImplicitCallReader
 from patchbay.formats.scanner import Region
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard
+from patchbay.formats.unmarked_blocks import ImplicitCallReader
 from patchbay.formats.values.json_stream import FENCES
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.raw_text import Boundary, end_text_call, read_text, start_text_call

@@ -16,15 +16,15 @@ from patchbay.formats.channels import ChannelReader, channel_markers
 from patchbay.formats.codecs.xml_tools import XmlTools, check_xml_tools
 from patchbay.formats.context import Context, cached_attribute, forget_cached
 from patchbay.formats.emitter import Emitter
-from patchbay.formats.envelopes import AnswerMarkerReader, Codecs, ControlTokenReader, WrapperReader, WrapperTable
 from patchbay.formats.events import Event, TextDelta
 from patchbay.formats.fences import CallFenceReader, FenceReader, MarkedFenceReader
-from patchbay.formats.implicit import OPENER, ImplicitCallReader, InlineLists
 from patchbay.formats.reasoning import InlineReasoning, ReasoningReader, ReasoningSyntax, SeparateReasoning
 from patchbay.formats.scanner import Region, Scanner
 from patchbay.formats.source import Source, Steps, marker_set, prefix_pattern
 from patchbay.formats.spec import Format, OpeningReader, ReasoningMarkers, RegionFactory
+from patchbay.formats.unmarked_blocks import OPENER, ImplicitCallReader, InlineLists
 from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rules
+from patchbay.formats.wrappers import AnswerMarkerReader, Codecs, ControlTokenReader, WrapperReader, WrapperTable
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Reply
 
 Route = Callable[["RegionReaders"], Region]

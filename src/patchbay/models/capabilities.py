@@ -169,7 +169,7 @@ class ModelCapabilities:
         self.accepts = Accepted()
         self.refused: set[str] = set()
         """Names of parameters and message fields."""
-        self.streams: bool | None = None
+        self.streams_usage: bool | None = None
         """It sends the usage in a stream; None: unknown."""
         self.all_reasoning = False
         """Each assistant message must carry its reasoning."""

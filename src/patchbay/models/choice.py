@@ -22,7 +22,7 @@ Send = Callable[[int, Part, bytes], bool]
 class ChoiceReader:
     """Reads one choice of one attempt.
 
-    ``hold``: send nothing until ``release()``. ``tentative``: the model may be asked again as long as nothing was sent, so an
+    ``hold``: send nothing until ``send_withheld``. ``tentative``: the model may be asked again as long as nothing was sent, so an
     empty first chunk is not passed on. ``keep``: keep back content, which has to be JSON; "prose": only if it does not begin like
     JSON. ``keeps_invalid``: invalid calls are sent too, for an executor that answers them.
     """
@@ -64,7 +64,7 @@ class ChoiceReader:
         self._send = send
         self._keeps_invalid = keeps_invalid
         self._pending: list[tuple[Part, bytes]] = []
-        """Parts held back until ``release()``."""
+        """Parts held back until ``send_withheld()``."""
         self._raw_text: list[str] = []
         """The model's text, which may have to be repeated to it."""
         self._passes_json = keep == "prose"

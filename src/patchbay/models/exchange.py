@@ -34,7 +34,7 @@ from patchbay.models.policy import (
 )
 from patchbay.models.request import ChatCompletionBody
 from patchbay.models.request_record import RequestRecord, token_counts
-from patchbay.models.upstream_request import Kind, UpstreamRequest
+from patchbay.models.upstream_request import Kind, UpstreamRequestBuilder
 from patchbay.models.wire import Chunk
 
 _NO_TOOLS: Final = make_rules((), "text")
@@ -46,13 +46,13 @@ class Step(Enum):
     DESCRIBE = "describe"
     """Read the server's ``/props``; resume with them, decoded, or None."""
     SEND = "send"
-    """Send ``Exchange.request``; resume with a Rejection, a whole answer (its body, or decoded), or None if a stream follows."""
+    """Send ``Exchange.request``; resume with an UpstreamRejection, a whole answer (bytes, or decoded), or None for a stream."""
     RECEIVE = "receive"
     """Pass each piece of the stream to ``Exchange.feed`` and write the result, until it ends or the exchange is ``finished``."""
 
 
 @dataclass(frozen=True)
-class Rejection:
+class UpstreamRejection:
     """An error response of the upstream; ``error`` is raised if the exchange has no other request to try."""
 
     status: int
@@ -102,10 +102,10 @@ class Exchange(Generic[Out]):
         self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder[Out] | None = None
     ) -> None:
         """``encoder`` writes the client's answer, by default as chat completions."""
-        self._call = call = ChatCompletionBody(body, options, always_read=encoder is not None)
+        self._client_request = client_request = ChatCompletionBody(body, options, always_read=encoder is not None)
         self._options = options
-        self.streaming = call.stream
-        self.transparent = call.request_tools is None
+        self.client_streams = client_request.stream
+        self.transparent = client_request.request_tools is None
         """There are no tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
         self.request = body
         self.finished = False
@@ -114,7 +114,7 @@ class Exchange(Generic[Out]):
         """``steps`` has yielded the last bytes for the client."""
         self.fell_back = False
         """The last attempt failed, and the answer is an earlier one's."""
-        self._own_encoder = encoder or cast("AnswerEncoder[Out]", LegacyChatEncoder() if call.legacy else ChatEncoder())
+        self._own_encoder = encoder or cast("AnswerEncoder[Out]", LegacyChatEncoder() if client_request.legacy else ChatEncoder())
         self._encoder: AnswerEncoder[Out] = self._own_encoder
         self._attempt: _Attempt[Out] = _Attempt(Purpose.ANSWER)
         self._fallback: AnswerReader[Out] | None = None
@@ -129,25 +129,25 @@ class Exchange(Generic[Out]):
         self._usage: Any = None
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
-        self._offered = len(call.request_tools.names) if call.request_tools is not None else 0
+        self._offered = len(client_request.request_tools.names) if client_request.request_tools is not None else 0
         if not self.transparent:
             self._capabilities = capabilities
-            self._begin(call)
+            self._begin(client_request)
 
-    def _begin(self, call: ChatCompletionBody) -> None:
+    def _begin(self, client_request: ChatCompletionBody) -> None:
         """Begin with what is known of the model."""
-        self._known = self._capabilities.of(call.model)
-        self._upstream = UpstreamRequest(call, self._known, self._first_kind())
+        self._known = self._capabilities.of(client_request.model)
+        self._builder = UpstreamRequestBuilder(client_request, self._known, self._first_kind())
         probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
         self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
 
     @property
-    def streams(self) -> bool:
+    def upstream_streams(self) -> bool:
         """Whether ``request`` asks for a stream, which may be one of a whole answer."""
-        return self.streaming if self.transparent else self._upstream.streams
+        return self.client_streams if self.transparent else self._builder.streams
 
     def _first_kind(self) -> Kind:
-        tools, mode = self._call.request_tools, self._options.tools
+        tools, mode = self._client_request.request_tools, self._options.tools
         assert tools is not None
         if tools.specs == ():
             return "native"
@@ -155,22 +155,22 @@ class Exchange(Generic[Out]):
             return "text"
         if mode == "native" or tools.specs is None:
             return "native"
-        self._is_learning = self._known.mode is None and not self._call.policy.forbidden
-        if self._known.accepts.constraint_alone and self._call.constrained:
+        self._is_learning = self._known.mode is None and not self._client_request.policy.forbidden
+        if self._known.accepts.constraint_alone and self._client_request.constrained:
             self._is_learning = False
             return "text"
         return self._known.mode or "native"
 
     def _begin_attempt(self, purpose: Purpose) -> None:
-        self.request = self._upstream.body(wants_usage=purpose is Purpose.PROBE)
+        self.request = self._builder.body(wants_usage=purpose is Purpose.PROBE)
         self.finished = False
         self._attempt = _Attempt(purpose)
-        if not self.streaming:
+        if not self.client_streams:
             self._encoder = WholeEncoder(self._own_encoder)
 
     # the retry loop
 
-    def steps(self) -> Generator[Step | Out, Rejection | bytes | Mapping[str, Any] | None, None]:
+    def steps(self) -> Generator[Step | Out, UpstreamRejection | bytes | Mapping[str, Any] | None, None]:
         """Yield what to do next: a Step, or what to write, after the last of which the exchange is ``complete``.
 
         Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
@@ -178,7 +178,7 @@ class Exchange(Generic[Out]):
         if self._is_learning and not self._capabilities.described:
             self._capabilities.described = True  # (a request that comes meanwhile does not wait)
             self._capabilities.learn_properties((yield Step.DESCRIBE))
-            self._begin(self._call)
+            self._begin(self._client_request)
         again = True
         while again:
             out = self._encoder.join(())
@@ -187,7 +187,7 @@ class Exchange(Generic[Out]):
                 if response is None:
                     yield Step.RECEIVE
                     out, again = self.end_attempt()
-                elif not isinstance(response, Rejection):
+                elif not isinstance(response, UpstreamRejection):
                     out, again = self.answer(response)
                 elif not self.on_upstream_error(response.status, response.text):
                     raise response.error  # noqa: TRY301  (there may be a fallback)
@@ -204,7 +204,7 @@ class Exchange(Generic[Out]):
         """Handle an error status. True: send the next request, without the roles, format, ``tool_choice`` or tools refused."""
         if self.transparent:
             return False
-        tools, upstream = self._call.request_tools, self._upstream
+        tools, upstream = self._client_request.request_tools, self._builder
         may_use_text = self._options.tools == "auto" and tools is not None and bool(tools.specs)
         if not (change := upstream.adapt(status, text, may_use_text=may_use_text)):
             return False
@@ -220,7 +220,7 @@ class Exchange(Generic[Out]):
     # the answer comes
 
     def feed(self, data: bytes | Chunk) -> Out:
-        """Read a piece of the upstream's stream, bytes or a decoded chunk; return what to write. ``end`` raises its failure."""
+        """Read a piece of the stream, bytes or a decoded chunk; return what to write. ``end_attempt`` raises its failure."""
         if self.transparent:
             return cast("Out", data)
         reader = self._attempt.reader or self._open_reader()
@@ -233,15 +233,15 @@ class Exchange(Generic[Out]):
             try:
                 self._judge(reader)
             except PatchbayError as error:
-                reader.failure = error  # raised by ``end``, after all that came before
-        if reader.failure is not None or (self._call.policy.single and reader.enough):
+                reader.failure = error  # raised by ``end_attempt``, after all that came before
+        if reader.failure is not None or (self._client_request.policy.single and reader.enough):
             self.finished = True
         return reader.pop_out()
 
     def answer(self, response: bytes | Mapping[str, Any]) -> tuple[Out, bool]:
         """Read a whole answer, its body or decoded; return what to write, and whether to ask again.
 
-        Raises UpstreamError for an answer that cannot be read, and as ``end``.
+        Raises UpstreamError for an answer that cannot be read, and as ``end_attempt``.
         """
         if self.transparent:
             return cast("Out", response), False
@@ -258,7 +258,7 @@ class Exchange(Generic[Out]):
             return self._encoder.join(()), False
         reader = self._attempt.reader or self._open_reader()
         reader.close()
-        self._upstream.learn_streams(reader.completion, reader.usage)
+        self._builder.learn_usage_streams(reader.completion, reader.usage)
         if self._attempt.verdict is None:
             self._judge(reader)
         if self._attempt.verdict is Verdict.AGAIN:
@@ -275,38 +275,42 @@ class Exchange(Generic[Out]):
 
     def _open_reader(self) -> AnswerReader[Out]:
         """Return the reader of the answer that begins to come."""
-        self._upstream.learn()
+        self._builder.learn()
         reader = self._attempt.reader = AnswerReader(
             self._open_choice,
-            self._admitted,
+            self._on_call_admitted,
             self._encoder,
-            count=self._call.count,
-            include_usage=self._upstream.collects or (self._call.stream and self._call.include_usage),
-            unasked_usage=not self._upstream.asks_usage,
-            collects=self._upstream.collects,
-            left_out=self._upstream.left_out,
+            count=self._client_request.count,
+            include_usage=self._builder.collects or (self._client_request.stream and self._client_request.include_usage),
+            unasked_usage=not self._builder.asks_usage,
+            collects=self._builder.collects,
+            left_out=self._builder.left_out,
         )
         return reader
 
     def _open_choice(self, index: int, send: Send) -> ChoiceReader:
-        upstream, policy = self._upstream, self._upstream.policy
-        tools = self._call.request_tools
+        upstream, policy = self._builder, self._builder.policy
+        tools = self._client_request.request_tools
         assert tools is not None
-        rules = tools.rules if not upstream.answer_only else _NO_TOOLS
+        rules = tools.rules if not upstream.format_only else _NO_TOOLS
         is_questioned = self._attempt.purpose is not Purpose.ANSWER
         repairs = self._options.repair_rounds > self._rounds["repair"]
         keep: Literal["all", "prose"] | None = None
         if upstream.format is not None:
-            keep = "all" if upstream.answer_only or upstream.holds_format_back or is_questioned or not self.streaming else "prose"
+            keep = (
+                "all"
+                if upstream.format_only or upstream.holds_format_back or is_questioned or not self.client_streams
+                else "prose"
+            )
         is_tentative = not policy.free or is_questioned or repairs or keep is not None or bool(self._spent)
         return ChoiceReader(
             index,
-            partial(self._make_parser, rules, prefilled=self._known.prefilled or None if self.streaming else None),
+            partial(self._make_parser, rules, prefilled=self._known.prefilled or None if self.client_streams else None),
             NativeCalls(rules, self._options.generate_id or random_call_id),
             policy,
             send,
-            hold=policy.needed or is_questioned or repairs or (self._call.count > 1 and not policy.free),
-            tentative=not self.streaming or is_tentative,
+            hold=policy.needed or is_questioned or repairs or (self._client_request.count > 1 and not policy.free),
+            tentative=not self.client_streams or is_tentative,
             keep=keep,
             keeps_invalid=self._encoder.keeps_invalid,
         )
@@ -327,9 +331,9 @@ class Exchange(Generic[Out]):
             generate_id=options.generate_id,
         )
 
-    def _admitted(self) -> bool:
+    def _on_call_admitted(self) -> bool:
         """Handle the begin of an allowed call. True once the call can no longer be retracted."""
-        if not self.streaming or self._call.count > 1 or self._options.repair_rounds > self._rounds["repair"]:
+        if not self.client_streams or self._client_request.count > 1 or self._options.repair_rounds > self._rounds["repair"]:
             return False
         self._settle_mode(called=True)
         return True
@@ -341,7 +345,7 @@ class Exchange(Generic[Out]):
             return
         self._is_learning = False
         if called:
-            self._known.learn_mode(self._upstream.kind)
+            self._known.learn_mode(self._builder.kind)
         else:
             self._known.count_open_answer()
 
@@ -355,62 +359,67 @@ class Exchange(Generic[Out]):
         if attempt.verdict is Verdict.ACCEPTED:
             self._use_fitting(reader)
             reader.write_ends(self._total)
-            if self.streaming:
+            if self.client_streams:
                 self._note_reasoning(reader)
 
     def _verdict(self, reader: AnswerReader[Out]) -> Verdict:
         """Decide what becomes of an answer. Raises ToolChoiceError, ResponseFormatError, InvalidCallError."""
         outcomes = self._outcomes = reader.outcomes()
         called = any(outcome.called for outcome in outcomes)
-        if self._may_have_dropped_tools(outcomes, reader.usage):
-            if called or self._fits(outcomes):
+        if self._check_for_dropped_tools(outcomes, reader.usage):
+            if called or self._check_format(outcomes):
                 self._use_fitting(reader)
                 self._fallback = reader
-            self._upstream.use_text()
+            self._builder.use_text()
             certainty = "may have dropped" if self._attempt.purpose is Purpose.PROBE else "dropped"
             self.reasons.append(f"no call, and the server {certainty} the tools: asked again with the tools in the prompt")
             return Verdict.AGAIN
-        if self._attempt.purpose is Purpose.CHECK and self._fallback is not None and not self._call.policy.needed and not called:
+        if (
+            self._attempt.purpose is Purpose.CHECK
+            and self._fallback is not None
+            and not self._client_request.policy.needed
+            and not called
+        ):
             self._settle_mode(called=False)
             return Verdict.FALLBACK
         self._settle_mode(called=called)
-        return Verdict.AGAIN if self._must_ask_again(outcomes) else Verdict.ACCEPTED
+        return Verdict.AGAIN if self._prepare_retry(outcomes) else Verdict.ACCEPTED
 
-    def _may_have_dropped_tools(self, outcomes: Sequence[ChoiceOutcome], usage: Any) -> bool:
+    def _check_for_dropped_tools(self, outcomes: Sequence[ChoiceOutcome], usage: Any) -> bool:
         """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
         if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.broken for outcome in outcomes):
             return False
         tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-        had_tools = self._call.had_tools(tokens) if isinstance(tokens, int) else None
+        had_tools = self._client_request.had_tools(tokens) if isinstance(tokens, int) else None
         if had_tools is not None:
             self._known.learn_mode("native" if had_tools else "text")
             self._is_learning = False
             self._attempt.purpose = Purpose.ANSWER
         return not had_tools
 
-    def _must_ask_again(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
+    def _prepare_retry(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Check the answer against the policy, the schemas and the format; prepare the next request where it fails.
 
         Raises ToolChoiceError, ResponseFormatError, InvalidCallError.
         """
-        if self._upstream.answer_only:
-            return self._must_ask_for_answer(outcomes)
+        if self._builder.format_only:
+            return self._prepare_answer_retry(outcomes)
         for outcome in outcomes:
-            if self._must_ask_for_call(outcome, outcomes):
+            if self._prepare_call_retry(outcome, outcomes):
                 return True
-        tools = self._call.request_tools
+        tools = self._client_request.request_tools
         if self._options.repair_rounds > self._rounds["repair"] and tools is not None and tools.specs:
             for outcome in outcomes:
                 if complaints := schema_error_messages(tools.specs, outcome.calls):
                     self._rounds["repair"] += 1
                     self.reasons.append("the arguments do not fit the schema: asked again")
-                    self._upstream.extra += ask_for_repair(outcome, complaints)
+                    self._builder.extra += ask_for_repair(outcome, complaints)
                     return True
-        return self._upstream.format is not None and self._must_ask_for_answer(outcomes)
+        return self._builder.format is not None and self._prepare_answer_retry(outcomes)
 
-    def _must_ask_for_call(self, outcome: ChoiceOutcome, outcomes: Sequence[ChoiceOutcome]) -> bool:
+    def _prepare_call_retry(self, outcome: ChoiceOutcome, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Prepare to ask for a call that is allowed and valid. Raises ToolChoiceError, InvalidCallError."""
-        policy = self._call.policy
+        policy = self._client_request.policy
         is_missing = policy.needed and not outcome.calls and not outcome.cut
         is_wrong = outcome.broken and not outcome.calls and not outcome.prose
         if not (outcome.invalid or is_missing or is_wrong):
@@ -419,34 +428,34 @@ class Exchange(Generic[Out]):
         if asked >= self._options.choice_rounds or any(other.visible for other in outcomes):
             if outcome.invalid:
                 raise InvalidCallError(describe_invalid(outcome.invalid[0], asked))
-            raise ToolChoiceError(policy.outcome(asked))
+            raise ToolChoiceError(policy.error_message(asked))
         self._rounds["choice"] += 1
         self.reasons.append(f"{'invalid arguments' if outcome.invalid else 'tool_choice was not met'}: asked again")
         again = ask_for_arguments(outcome) if outcome.invalid else ask_for_choice(outcome, policy.complaint())
-        self._upstream.extra += again
+        self._builder.extra += again
         return True
 
-    def _fits(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
+    def _check_format(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Whether the answer fits ``response_format``.
 
         The schema is not checked where the server is known to enforce it beside tools.
         """
-        upstream, attempt = self._upstream, self._attempt
+        upstream, attempt = self._builder, self._attempt
         answer = outcomes[0].answer if outcomes else None
         if upstream.format is None or answer is None:
             return True
-        checked = upstream.answer_only or upstream.holds_format_back or self._is_learning
-        attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.answer_only)
+        checked = upstream.format_only or upstream.holds_format_back or self._is_learning
+        attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.format_only)
         return attempt.fitting is not None
 
-    def _must_ask_for_answer(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
+    def _prepare_answer_retry(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Prepare to ask for the answer alone if this one does not fit. Raises ResponseFormatError."""
-        upstream = self._upstream
-        if any(outcome.called for outcome in outcomes) or self._fits(outcomes):
+        upstream = self._builder
+        if any(outcome.called for outcome in outcomes) or self._check_format(outcomes):
             return False
         assert upstream.format is not None
-        complaint = self._attempt.complaint if upstream.answer_only else ""
-        if upstream.answer_only:
+        complaint = self._attempt.complaint if upstream.format_only else ""
+        if upstream.format_only:
             asked = self._rounds["answer"]
             if asked >= self._options.choice_rounds:
                 raise ResponseFormatError(
@@ -454,7 +463,7 @@ class Exchange(Generic[Out]):
                 )
             self._rounds["answer"] += 1
         self.reasons.append("the answer does not fit response_format: asked again")
-        upstream.answer_only = True
+        upstream.format_only = True
         upstream.extra += ask_for_answer(outcomes[0], upstream.format.demand(complaint))
         return True
 
@@ -473,7 +482,7 @@ class Exchange(Generic[Out]):
 
     def fallback_response(self) -> Out | None:
         """Write the answer of the probe after a failed check; None if there is none, or if the client has seen another."""
-        if self._fallback is None or self._call.policy.needed:
+        if self._fallback is None or self._client_request.policy.needed:
             return None
         reader = self._attempt.reader
         if reader is not None and any(choice.visible for choice in reader.choices.values()):
@@ -502,7 +511,7 @@ class Exchange(Generic[Out]):
         """How the model gets its tools; "" without tools."""
         if not self._offered:
             return ""
-        return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._upstream.kind
+        return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._builder.kind
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
@@ -515,9 +524,9 @@ class Exchange(Generic[Out]):
     def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
         """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""
         return RequestRecord(
-            model=self._call.model,
+            model=self._client_request.model,
             mode=self.mode,
-            stream=self.streaming,
+            stream=self.client_streams,
             tools=self._offered,
             calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
             reasons=self.all_reasons,

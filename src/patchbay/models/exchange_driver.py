@@ -1,6 +1,7 @@
 """Drives an Exchange over a server: sends its requests, feeds it the responses, and yields the client's answer.
 
-``Exchange.steps`` makes all decisions; this is only the I/O.
+``Exchange.steps`` makes all decisions; this is only the I/O. A server may feed a stream that has begun to the exchange itself
+(``ResponseWriter.direct_sink``): ``read`` then returns at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models.chat_model import ModelEvent, ModelReply
 from patchbay.models.encoder import Events, Out
-from patchbay.models.exchange import Exchange, Rejection, Step
+from patchbay.models.exchange import Exchange, Step, UpstreamRejection
 from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import EncodedTools
 from patchbay.models.wire import Chunk
@@ -25,7 +26,7 @@ class AsyncUpstream(Protocol):
         """Return llama.cpp's ``/props``, decoded; None if the server has none, is slow to send them, or cannot be asked."""
         return None
 
-    async def send(self, body: bytes, /) -> Rejection | bytes | Mapping[str, Any] | None:
+    async def send(self, body: bytes, /) -> UpstreamRejection | bytes | Mapping[str, Any] | None:
         """Send a request; return an error status, a whole answer (its body, or decoded), or None for a stream to read."""
 
     async def read(self) -> bytes | Chunk | None:
@@ -43,7 +44,7 @@ async def drive_async(
     ``failures`` are the errors that fail one attempt; any other ends the exchange.
     """
     steps = exchange.steps()
-    response: Rejection | bytes | Mapping[str, Any] | None = None
+    response: UpstreamRejection | bytes | Mapping[str, Any] | None = None
     failure: Exception | None = None
     attempts = 0
     try:

@@ -25,7 +25,7 @@ from patchbay.models.capabilities import Capabilities
 from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder
 from patchbay.models.error_bodies import client_errors
-from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import AsyncUpstream, drive_async, read_events
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import sum_usage
@@ -509,7 +509,7 @@ class _Upstream(AsyncUpstream):
         self._chunks: AsyncGenerator[Chunk, None] | None = None
         self._first: Chunk | None = None
 
-    async def send(self, body: bytes) -> Rejection | None:
+    async def send(self, body: bytes) -> UpstreamRejection | None:
         """Send a request, and read the first chunk, which raises the server's error."""
         self._chunks = self._ask(decode(body))
         try:
@@ -517,7 +517,7 @@ class _Upstream(AsyncUpstream):
         except UpstreamError as error:
             if error.upstream_status is None:
                 raise
-            return Rejection(error.upstream_status, f"{error} {error.body}", error)
+            return UpstreamRejection(error.upstream_status, f"{error} {error.body}", error)
         return None
 
     @override

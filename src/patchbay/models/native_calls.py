@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from patchbay.formats.arguments import ArgumentsReader
 from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart
+from patchbay.formats.native_arguments import ArgumentsReader
 from patchbay.formats.values.tool_names import ToolRules
 from patchbay.models.parts import CallExtra, InvalidCall, Part
 from patchbay.types import IncompleteCall, ToolCall

@@ -24,7 +24,7 @@ from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
-from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import AsyncUpstream, open_answer, read_events
 from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
@@ -183,7 +183,7 @@ class _ClientUpstream(AsyncUpstream, ABC):
         self._is_async = hasattr(client, "__aenter__")
         self._pieces: AsyncIterator[Any] | None = None
 
-    async def send(self, body: bytes) -> Rejection | bytes | Mapping[str, Any] | None:
+    async def send(self, body: bytes) -> UpstreamRejection | bytes | Mapping[str, Any] | None:
         """Send a request; see AsyncUpstream."""
         try:
             with client_errors(self._keys):
@@ -191,7 +191,7 @@ class _ClientUpstream(AsyncUpstream, ABC):
         except UpstreamError as error:
             if error.upstream_status is None:
                 raise
-            return Rejection(error.upstream_status, f"{error} {error.body}", error)
+            return UpstreamRejection(error.upstream_status, f"{error} {error.body}", error)
 
     @abstractmethod
     async def _send(self, body: bytes) -> bytes | Mapping[str, Any] | None:

@@ -50,7 +50,8 @@ class TextOptions:
     ``xml_tools``: tags that are read as calls, each with the name of its tool.
     ``system_injection``: "merge" adds the contract to the first system message, "prepend" gives it a message of its own.
     ``repair_rounds``: maximum of retries for calls whose arguments do not fit their schema.
-    ``choice_rounds``: maximum of retries for an answer that breaks ``tool_choice``.
+    ``choice_rounds``: maximum of retries for an answer that breaks ``tool_choice`` or ``response_format``, or has a call whose
+    arguments are no JSON object.
     """
 
     tools: ToolMode = field(

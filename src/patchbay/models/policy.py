@@ -80,7 +80,7 @@ class Policy(msgspec.Struct, frozen=True):
             return "You did not call a tool. Call at least one of the tools now; write the call and nothing else."
         return f"You called a tool that may not be called now. Allowed now: {names}. Answer again, or call one of these."
 
-    def outcome(self, rounds: int) -> str:
+    def error_message(self, rounds: int) -> str:
         """Return the error message for a client whose model broke the policy."""
         asked = f" (asked {rounds + 1} times)" if rounds else ""
         if self.forbidden:

@@ -26,35 +26,35 @@ Kind = Literal["native", "text"]
 _NO_CALL = Policy(forbidden=True)
 
 
-class UpstreamRequest:
+class UpstreamRequestBuilder:
     """The request as it is sent next.
 
-    ``answer_only``: the answer is asked for alone, without tools and with the format enforced. ``streams``: a stream is asked
+    ``format_only``: the answer is asked for alone, without tools and with the format enforced. ``streams``: a stream is asked
     for, by the client, or here (``collects``): a server notices that its client has left a stream, but not always for a whole
     answer. ``asks_usage``: a stream's usage is asked for here. ``extra`` are the messages after the client's: an answer that did
     not fit, and what is wrong with it.
     """
 
-    def __init__(self, call: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
+    def __init__(self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
         self.kind = kind
-        self.answer_only = False
+        self.format_only = False
         self.streams = self.collects = self.asks_usage = False
         self.extra: list[Message] = []
-        self.format = call.answer_format if call.count == 1 else None
-        self._call = call
+        self.format = client_request.answer_format if client_request.count == 1 else None
+        self._client_request = client_request
         self._known = known
         self._accepts = known.accepts
         self._learnt: dict[str, Any] = {}
         """The fields of ``_accepts`` that errors of the upstream have shown."""
         self._tools_refused = False
-        self.left_out = call.leave_out(known.accepts.unsupported) if known.accepts.unsupported else frozenset()
+        self.left_out = client_request.leave_out(known.accepts.unsupported) if known.accepts.unsupported else frozenset()
         """Parameters of the client that the request does not have."""
         self._added: dict[str, Any] = {}
 
     @property
     def policy(self) -> Policy:
         """The calls that are allowed in the answer."""
-        return _NO_CALL if self.answer_only else self._call.policy
+        return _NO_CALL if self.format_only else self._client_request.policy
 
     @property
     def holds_format_back(self) -> bool:
@@ -66,28 +66,28 @@ class UpstreamRequest:
         text = self.kind == "text"
         accepts = self._accepts
         roles = max(accepts.roles, Roles.SYSTEM_FIRST) if text else accepts.roles
-        if self.format is not None and self._call.policy.forbidden and self.holds_format_back:
-            self.answer_only = True
+        if self.format is not None and self._client_request.policy.forbidden and self.holds_format_back:
+            self.format_only = True
         self._add(wants_usage=wants_usage)
-        if self.answer_only:
+        if self.format_only:
             in_words = accepts.format_use is FormatUse.NEVER
-            return self._call.answer_alone(self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles)
+            return self._client_request.answer_alone(self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles)
         if text:
-            return self._call.text(self.extra, self._added, roles=roles)
+            return self._client_request.text(self.extra, self._added, roles=roles)
         apart = self.format is not None and accepts.format_use is not FormatUse.BESIDE_TOOLS
         in_words = accepts.choice_in_words
-        return self._call.native(self.extra, self._added, choice_in_words=in_words, format_apart=apart, roles=roles)
+        return self._client_request.native(self.extra, self._added, choice_in_words=in_words, format_apart=apart, roles=roles)
 
     def _add(self, *, wants_usage: bool) -> None:
         """Choose the fields beside the client's own, and whether to stream."""
-        call, tools, accepts = self._call, self._call.request_tools, self._accepts
+        call, tools, accepts = self._client_request, self._client_request.request_tools, self._accepts
         assert tools is not None
         is_text, may_stream = self.kind == "text", "stream" not in accepts.not_added
-        self.streams = call.stream or accepts.only_streams or (is_text and may_stream and self._known.streams is True)
+        self.streams = call.stream or accepts.only_streams or (is_text and may_stream and self._known.streams_usage is True)
         self.collects = self.streams and not call.stream
         self.asks_usage = may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage))
         self._added = {"stream": True} if self.collects else {}
-        if is_text and not self.answer_only and "stop" not in accepts.not_added and tools.stop and call.value("stop") is None:
+        if is_text and not self.format_only and "stop" not in accepts.not_added and tools.stop and call.value("stop") is None:
             self._added["stop"] = [tools.stop]
         if self.asks_usage:
             self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
@@ -101,25 +101,25 @@ class UpstreamRequest:
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
         """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same."""
         accepts = self._accepts
-        if unsupported := self._call.unsupported(status, text):
+        if unsupported := self._client_request.unsupported(status, text):
             self._note(unsupported=accepts.unsupported | unsupported)
-            self.left_out |= self._call.leave_out(unsupported)
+            self.left_out |= self._client_request.leave_out(unsupported)
             return f"the server refuses {' and '.join(sorted({name for name, _ in unsupported}))}"
         sends_format = self.format is not None and accepts.format_use is not FormatUse.NEVER
-        is_native = self.kind == "native" and not self.answer_only
+        is_native = self.kind == "native" and not self.format_only
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._note(roles=fewer)
             change = "the server refuses a role of messages"
         elif not self.streams and demands_stream(status, text):
             self._note(only_streams=True)
             change = "the server answers only in a stream"
-        elif sends_format and (self.answer_only or not self.holds_format_back) and refuses_format(status, text):
-            self._note(format_use=FormatUse.NEVER if self.answer_only else FormatUse.ALONE)
+        elif sends_format and (self.format_only or not self.holds_format_back) and refuses_format(status, text):
+            self._note(format_use=FormatUse.NEVER if self.format_only else FormatUse.ALONE)
             change = "the server refuses response_format"
-        elif is_native and self._call.chooses and not accepts.choice_in_words and refuses_choice(status, text):
+        elif is_native and self._client_request.chooses and not accepts.choice_in_words and refuses_choice(status, text):
             self._note(choice_in_words=True)
             change = "the server refuses tool_choice"
-        elif is_native and may_use_text and self._call.constrained and refuses_format(status, text):
+        elif is_native and may_use_text and self._client_request.constrained and refuses_format(status, text):
             self._note(constraint_alone=True)
             self.use_text()
             change = "the server refuses tools beside a grammar, so they are in the prompt"
@@ -143,9 +143,9 @@ class UpstreamRequest:
     def _fewer_roles(self, status: int, text: str) -> Roles | None:
         """Return the roles of messages to try next, None if the upstream's error is not about them."""
         if self.kind != "text":
-            return fewer_roles(status, text, self._call.messages, self._accepts.roles)
+            return fewer_roles(status, text, self._client_request.messages, self._accepts.roles)
         contract = {"role": "system"}
-        return fewer_roles(status, text, [*self._call.messages, contract], max(self._accepts.roles, Roles.SYSTEM_FIRST))
+        return fewer_roles(status, text, [*self._client_request.messages, contract], max(self._accepts.roles, Roles.SYSTEM_FIRST))
 
     def learn(self) -> None:
         """Record what the accepted request shows of the model's capabilities."""
@@ -156,9 +156,9 @@ class UpstreamRequest:
             self._known.learn(self._learnt)
             self._learnt = {}
 
-    def learn_streams(self, completion: Mapping[str, Any] | None, usage: Any) -> None:
-        """Record whether an answer, or its ``completion`` if it came as a document, shows that the server streams."""
-        if self.asks_usage or (self._call.stream and self._call.include_usage):
-            self._known.streams = completion is None and isinstance(usage, Mapping)
-        elif self._known.streams is None and completion is not None and "timings" in completion:  # llama.cpp
-            self._known.streams = True
+    def learn_usage_streams(self, completion: Mapping[str, Any] | None, usage: Any) -> None:
+        """Record whether the server sends the usage in a stream. ``completion``: the answer, if it came as a document."""
+        if self.asks_usage or (self._client_request.stream and self._client_request.include_usage):
+            self._known.streams_usage = completion is None and isinstance(usage, Mapping)
+        elif self._known.streams_usage is None and completion is not None and "timings" in completion:  # llama.cpp
+            self._known.streams_usage = True

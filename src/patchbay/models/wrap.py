@@ -19,7 +19,7 @@ import msgspec
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.error_bodies import OURS, error_body, error_message
-from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
 from patchbay.models.sdk import BEARER, is_sdks_own, library_of, takes_bytes
@@ -200,7 +200,7 @@ class _PatchbayClient:
             return await forward(request, stream=stream) if is_async else forward(request, stream=stream)
         if not isinstance(exchange, Exchange):
             return exchange
-        send = lambda: forward(self._request(request, exchange), stream=exchange.streams)  # noqa: E731
+        send = lambda: forward(self._request(request, exchange), stream=exchange.upstream_streams)  # noqa: E731
         upstream = _Upstream(send, exchange, is_async=is_async)
         library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
@@ -208,7 +208,7 @@ class _PatchbayClient:
             first = await anext(chunks, b"")
         except PatchbayError as error:
             return self._failure(request, error)
-        if not (exchange.streaming or stream):
+        if not (exchange.client_streams or stream):
             await chunks.aclose()
             return self._answer(request, upstream, first)
 
@@ -243,7 +243,7 @@ class _PatchbayClient:
         """Return a whole answer: the upstream's own response if nothing in it was changed."""
         response = upstream.response
         exchange = upstream.exchange
-        unchanged = response is not None and not (exchange.fell_back or exchange.streams) and first is response.content
+        unchanged = response is not None and not (exchange.fell_back or exchange.upstream_streams) and first is response.content
         return response if unchanged else self._response(request, upstream, content=first)
 
     def _response(self, request: Any, upstream: _Upstream, **body: Any) -> Any:
@@ -252,7 +252,7 @@ class _PatchbayClient:
         if not exchange.fell_back:
             headers = {name: value for name, value in response.headers.items() if name.lower() not in _CHANGED_HEADERS}
             status, extensions = response.status_code, response.extensions
-        headers["content-type"] = "text/event-stream; charset=utf-8" if exchange.streaming else "application/json"
+        headers["content-type"] = "text/event-stream; charset=utf-8" if exchange.client_streams else "application/json"
         upstream.transformed = self.library.Response(status, headers=headers, request=request, extensions=extensions, **body)
         return upstream.transformed
 
@@ -266,8 +266,8 @@ class _ErrorStatusError(UpstreamError):
         self.response = response
 
 
-def _rejection(response: Any) -> Rejection:
-    return Rejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
+def _rejection(response: Any) -> UpstreamRejection:
+    return UpstreamRejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
 
 
 class _Upstream(AsyncUpstream):
@@ -284,12 +284,12 @@ class _Upstream(AsyncUpstream):
         self.transformed: Any = None
         self._next: Callable[[], Any]
 
-    async def send(self, _body: bytes) -> Rejection | bytes | None:
+    async def send(self, _body: bytes) -> UpstreamRejection | bytes | None:
         self.response = response = await self._send() if self._is_async else self._send()
         if self.transformed is not None:  # its extensions name the connection in use
             self.transformed.extensions = response.extensions
         is_stream = str(response.headers.get("content-type", "")).startswith("text/event-stream")
-        if response.is_success and self.exchange.streams and is_stream:
+        if response.is_success and self.exchange.upstream_streams and is_stream:
             pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
             self._next = functools.partial(anext if self._is_async else next, pieces, b"")
             return None

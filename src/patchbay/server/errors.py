@@ -116,13 +116,13 @@ class UpstreamStatusError(UpstreamError):
 
 
 def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
-    """Return the headers for ``error_body``: its type, and whether the client may retry."""
+    """Return the headers for ``encoded_error_body``: its type, and whether the client may retry."""
     if isinstance(error, UpstreamStatusError):
         return error.headers
     return [JSON_TYPE] if error.retryable else [JSON_TYPE, NO_RETRY]
 
 
-def error_body(error: PatchbayError) -> bytes:
+def encoded_error_body(error: PatchbayError) -> bytes:
     """Return ``error`` as OpenAI's error body."""
     if isinstance(error, UpstreamStatusError):
         return error.answer

@@ -421,7 +421,8 @@ class ResponseWriter:
 
         It returns False, without feeding, where the client cannot take a piece now. A chunk goes from the upstream's socket to
         the client's within one network callback: waking a task for each would cost more than all other work. None where ``send``
-        is not uvicorn's own, since middleware must see each chunk. The sink raises what ``feed`` raises, and StreamDone.
+        is not uvicorn's own: middleware, or the log of requests at level DEBUG, must see each chunk. The sink raises what
+        ``feed`` raises, and StreamDone.
         """
         cycle = getattr(self._send, "__self__", None)
         if not self.started or type(cycle) is not RequestResponseCycle or not cycle.chunked_encoding:

@@ -35,7 +35,7 @@ from patchbay.server.errors import (
     StoppingError,
     UnguardedError,
     UpstreamStatusError,
-    error_body,
+    encoded_error_body,
     error_headers,
 )
 from patchbay.server.frontends import SENT, FrontendRoute, Frontends, chat_scope
@@ -73,7 +73,7 @@ if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
 _LOGGED_TYPES = (b"application/json", b"text/")
 
 
-async def run_passthrough(request: ProxyRequest, tail: str) -> None:
+async def forward_other_path(request: ProxyRequest, tail: str) -> None:
     """Send the request to ``tail`` below the upstream's base, and forward the response. Raises PatchbayError."""
     scope, watch = request.scope, request.watch
     method: str = scope["method"]
@@ -306,7 +306,7 @@ class ProxyApp:
         else:
             self._check_passthrough(scope["method"], tail)
             self._log_request(state, passthrough=True)
-            work = partial(run_passthrough, tail=tail)
+            work = partial(forward_other_path, tail=tail)
         if work is not None:
             await self._run(state, receive, work)
 
@@ -411,7 +411,7 @@ class ProxyApp:
             place = stored.begin
             try:
                 while events := await stored.log.read(place):
-                    await watch.wrote()
+                    await watch.before_write()
                     await reply.write(b"".join(events))
                     watch.wait_elsewhere()
                     place += len(events)
@@ -511,7 +511,7 @@ class ProxyApp:
             elif isinstance(error, MethodNotAllowedError):
                 headers.append((b"allow", ", ".join(sorted(_PASSED_METHODS)).encode()))
             frontend = state.frontend or self._frontends.owner(state.path)
-            status, body = (error.status, error_body(error)) if frontend is None else frontend.encode_error(error)
+            status, body = (error.status, encoded_error_body(error)) if frontend is None else frontend.encode_error(error)
             await reply.whole(status, headers, state.redact(body))
         elif reply.finished:
             return

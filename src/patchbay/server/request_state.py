@@ -45,7 +45,7 @@ class RequestState:
     @property
     def takes_events(self) -> bool:
         """Whether an error can be an event of the response."""
-        return self.exchange is not None and self.exchange.streaming and self.reply.pausable
+        return self.exchange is not None and self.exchange.client_streams and self.reply.pausable
 
     def observe(self) -> None:
         """Begin to collect what the record needs."""

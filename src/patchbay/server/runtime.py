@@ -142,7 +142,7 @@ def run_server(
     ``max_message_size`` bytes. Its method ``stopping()`` is called before the drain, its coroutine ``reload()`` at SIGHUP; it
     returns a summary for the log. Raises the PatchbayError that keeps ``app`` from starting.
     """
-    lifespan = _Lifespan(app)
+    lifespan = _ServedApp(app)
 
     async def look() -> None:
         if still_wanted is not None and not still_wanted():
@@ -196,7 +196,7 @@ def _websocket_protocol(**options: Any) -> asyncio.Protocol:
     return WebSocketProtocol(**options)
 
 
-class _Lifespan:
+class _ServedApp:
     """The application; a PatchbayError at its startup is kept in ``failure``, and not logged."""
 
     def __init__(self, app: AsgiApp) -> None:
@@ -333,7 +333,7 @@ _DRAIN_TIMEOUT: Final = "Cancel %s running task(s)"
 class _ShutdownLogFilter(logging.Filter):
     """Drops uvicorn's log of startup failures that are reported otherwise, and of the shutdown's cancellations."""
 
-    def __init__(self, server: uvicorn.Server, lifespan: _Lifespan) -> None:
+    def __init__(self, server: uvicorn.Server, lifespan: _ServedApp) -> None:
         super().__init__()
         self._server = server
         self._lifespan = lifespan

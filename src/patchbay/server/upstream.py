@@ -186,7 +186,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
         while piece := await answer.read():
             if capture is not None:
                 capture.add(piece)
-            await watch.wrote()
+            await watch.before_write()
             await reply.write(piece)
             if reply.ending is not None:
                 reply.ending = reply.ending[-MAX_ENDING:] + piece[-MAX_ENDING:]
@@ -195,7 +195,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
             watch.wait()
     except ClientError as error:
         raise TruncatedResponseError(str(request.upstream.failure(error))) from error
-    await watch.wrote()
+    await watch.before_write()
     await reply.finish()
 
 

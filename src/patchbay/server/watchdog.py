@@ -90,7 +90,7 @@ class RequestWatchdog:
         """Suspend the silence timeout, for instance while a tool runs; heartbeats go on."""
         self.waiting_since = -1.0
 
-    async def wrote(self) -> None:
+    async def before_write(self) -> None:
         """Call before writing; waits for a heartbeat that is being sent."""
         self.waiting_since = 0.0
         self._idle_since = self._loop.time()

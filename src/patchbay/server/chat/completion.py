@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
-from patchbay.models.exchange import Exchange, Rejection
+from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import drive_async
 from patchbay.models.wire import decode
 from patchbay.server.errors import JSON_TYPE, excerpt
@@ -67,23 +67,23 @@ class ChatUpstream:
         except (PatchbayError, TimeoutError, ValueError, RecursionError):
             return None
 
-    async def open(self, body: bytes) -> Rejection | None:
+    async def open(self, body: bytes) -> UpstreamRejection | None:
         """Send a request; return a rejection for an error status, else None before the body is read."""
         request, headers = self._request, self._headers
-        if self._exchange.streams and not self._exchange.streaming:
+        if self._exchange.upstream_streams and not self._exchange.client_streams:
             headers = [(name, b"text/event-stream" if name.lower() == b"accept" else value) for name, value in headers]
-        request.log("upstream_request", stream=self._exchange.streams, body=body)
+        request.log("upstream_request", stream=self._exchange.upstream_streams, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open("POST", CHAT, request.scope.get("query_string", b""), headers, body)
         return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
 
-    async def send(self, body: bytes) -> Rejection | bytes | None:
+    async def send(self, body: bytes) -> UpstreamRejection | bytes | None:
         """Send a request; return a rejection, a whole answer, or None where a stream is to be read."""
         rejection = await self.open(body)
         if rejection is not None:
             return rejection
         check_is_plain(self.answer)
-        if not self._exchange.streams or is_json(self.answer):
+        if not self._exchange.upstream_streams or is_json(self.answer):
             return await read_whole(self._request, self.answer)
         self._declared = is_event_stream(self.answer)
         return None
@@ -111,7 +111,7 @@ class ChatUpstream:
         if hasattr(self, "answer"):  # the upstream could be reached
             self.answer.close()
 
-    async def _rejection(self) -> Rejection:
+    async def _rejection(self) -> UpstreamRejection:
         request, answer = self._request, self.answer
         if answer.status in _REDIRECTS:
             raise UpstreamError(
@@ -119,20 +119,20 @@ class ChatUpstream:
                 f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
             )
         body, error = await request.read_rejection(answer, chat=True)
-        return Rejection(answer.status, body.decode("utf-8", "replace"), error)
+        return UpstreamRejection(answer.status, body.decode("utf-8", "replace"), error)
 
 
 async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch = request.reply, request.watch
-    streaming = exchange.streaming
+    streaming = exchange.client_streams
     upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), exchange)
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()
     try:
         if exchange.transparent:
-            await _pass_through(request, exchange, upstream, capture)
+            await _forward_without_tools(request, exchange, upstream, capture)
             return
         pieces = drive_async(exchange, upstream)
         try:
@@ -147,7 +147,7 @@ async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
             request.log("response", status=reply.status, stream=streaming, **capture.fields())
 
 
-async def _pass_through(
+async def _forward_without_tools(
     request: ProxyRequest, exchange: Exchange[bytes], upstream: ChatUpstream, capture: BodyCapture | None
 ) -> None:
     try:
@@ -164,11 +164,11 @@ async def _write(
 ) -> None:
     """Write a piece of the client's response; the last one ends it."""
     reply = request.reply
-    await request.watch.wrote()
+    await request.watch.before_write()
     if capture is not None:
         capture.add(out)
     headers = [] if reply.started or exchange.fell_back else chat_downward(upstream.answer.headers)
-    if not exchange.streaming:
+    if not exchange.client_streams:
         await reply.whole(200, [JSON_TYPE, *headers], out)
         return
     if not reply.started:

@@ -22,7 +22,7 @@ from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.server.chat.model import ModelBackend
 from patchbay.server.chat.turn import RoleTools, ToolChatTurn
-from patchbay.server.errors import NoUpstreamError, error_body, error_headers
+from patchbay.server.errors import NoUpstreamError, encoded_error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send, is_token
 from patchbay.server.settings import ChatSettings
@@ -180,7 +180,7 @@ class ToolChat:
             {spec.name: tool for spec, tool in zip(external, given or (), strict=True)},
             parsed.value("tool_choice"),
             {name: parsed.value(name) for name in parsed.fields if name not in _NOT_PARAMETERS},
-            streaming=parsed.stream,
+            client_streams=parsed.stream,
             include_usage=parsed.include_usage,
             wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
             session=session,
@@ -221,7 +221,7 @@ class ToolChat:
             {},
             None,
             {"model": name},
-            streaming=parsed.stream,
+            client_streams=parsed.stream,
             include_usage=parsed.include_usage,
             wants_json=False,
             session=session_of(scope.get(_SESSION)),
@@ -265,7 +265,7 @@ class ToolChat:
 async def no_upstream(_scope: Any, _receive: Receive, send: Send) -> None:
     """Serve ``/v1`` of a server without an upstream. An ASGI application."""
     error = NoUpstreamError()
-    await ResponseWriter(send, []).whole(error.status, error_headers(error), error_body(error))
+    await ResponseWriter(send, []).whole(error.status, error_headers(error), encoded_error_body(error))
 
 
 def _has_spec(tool: Tool) -> bool:

@@ -162,7 +162,7 @@ class ToolChatTurn:
     written: Mapping[str, Mapping[str, Any]]
     tool_choice: Any
     parameters: Mapping[str, Any]
-    streaming: bool
+    client_streams: bool
     include_usage: bool
     wants_json: bool
     session: str
@@ -172,9 +172,9 @@ class ToolChatTurn:
 
     def __post_init__(self) -> None:
         self._has_written = False
-        self._out: AnswerEncoder[bytes] = self.encoder if self.streaming else WholeEncoder(self.encoder)
-        self._content = TurnText(held=not self.streaming, only_last=self.wants_json)
-        self._reasoning = TurnText(held=not self.streaming)
+        self._out: AnswerEncoder[bytes] = self.encoder if self.client_streams else WholeEncoder(self.encoder)
+        self._content = TurnText(held=not self.client_streams, only_last=self.wants_json)
+        self._reasoning = TurnText(held=not self.client_streams)
         self._outputs: list[UserOutputEvent] = []
         self._called: list[str] = []
         self._model: TurnModel | None = None
@@ -192,7 +192,7 @@ class ToolChatTurn:
             agent=self.tools.snapshot.role,
             session=self.session,
             mode=exchange.mode if exchange is not None else "",
-            stream=self.streaming,
+            stream=self.client_streams,
             tools=model.tools if model is not None else 0,
             calls=tuple(self._called),
             reasons=(*model.reasons, *exchange.all_reasons) if model is not None and exchange is not None else (),
@@ -202,7 +202,7 @@ class ToolChatTurn:
 
     async def run_turn(self, request: ProxyRequest) -> None:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
-        if self.streaming:
+        if self.client_streams:
             request.watch.beat(request.reply.heartbeat)
         model = self._model = self._make_model(request)
         results = self.history.results
@@ -222,7 +222,7 @@ class ToolChatTurn:
             tool_choice=self.tool_choice,
             parameters=self.parameters,
             max_iterations=self.settings.max_iterations,
-            stream=self.streaming,
+            stream=self.client_streams,
             external=self.external,
             without=(ToolResultEvent,),
         )
@@ -250,7 +250,7 @@ class ToolChatTurn:
             self.backend,
             self.tools.encoder,
             self.written,
-            stream=self.streaming,
+            stream=self.client_streams,
             searching=self.tools.executor.catalog is not None,
         )
 
@@ -266,7 +266,7 @@ class ToolChatTurn:
         self._has_written = True
         self._out.begin_answer(self._head(model))
         piece = self._out.part(0, part, model.logprobs if isinstance(part, TextDelta) else NULL)
-        await request.watch.wrote()
+        await request.watch.before_write()
         if not request.reply.started:
             await request.reply.send_head(200, EVENT_STREAM + model.headers)
         await request.reply.write(piece)
@@ -283,8 +283,8 @@ class ToolChatTurn:
         report = self._report(end)
         reply, capture = request.reply, request.capture()
         out = self._encode_end(model, pending, wire_finish_reason(end), report)
-        await request.watch.wrote()
-        if not self.streaming:
+        await request.watch.before_write()
+        if not self.client_streams:
             await reply.whole(200, [JSON_TYPE, *model.headers], out)
         else:
             if not reply.started:
@@ -292,7 +292,7 @@ class ToolChatTurn:
             await reply.finish(out)
         if capture is not None:
             capture.add(out)
-            request.log("response", status=reply.status, stream=self.streaming, **capture.fields())
+            request.log("response", status=reply.status, stream=self.client_streams, **capture.fields())
 
     def _scope(self, request: ProxyRequest) -> HookScope:
         role = self.tools.snapshot.role
@@ -314,7 +314,7 @@ class ToolChatTurn:
 
     def _head(self, model: TurnModel) -> AnswerHead:
         """Return the head of the client's answer: the first round's in a stream, else the last one's."""
-        answer = model.first if self.streaming else model.last
+        answer = model.first if self.client_streams else model.last
         return (
             msgspec.structs.replace(answer.head, body=None)
             if answer is not None and answer.choices
@@ -336,6 +336,6 @@ class ToolChatTurn:
             out.append(encoder.part(0, CallEnd(index, call)))
         out.append(encoder.finish(0, reason, patchbay=report))
         usage = sum_usage(model.usages)
-        if usage is not None and (self.include_usage or not self.streaming):
+        if usage is not None and (self.include_usage or not self.client_streams):
             out.append(encoder.usage(usage))
         return b"".join([*out, encoder.end_answer()])

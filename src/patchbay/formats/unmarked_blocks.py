@@ -14,9 +14,9 @@ from functools import lru_cache
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.context import Context, FenceLexer, Reader, cached_attribute, skip_label
 from patchbay.formats.emitter import BufferedCalls, call_key
-from patchbay.formats.implicit_calls import ImplicitCalls, ProgramCalls
 from patchbay.formats.scanner import LineStart
 from patchbay.formats.source import LINE_END, MalformedCall, NoMatch, Steps, Truncated, discard
+from patchbay.formats.unmarked_calls import ImplicitCalls, ProgramCalls
 from patchbay.formats.values.json_stream import FENCES
 
 _NEXT_TURN = (
