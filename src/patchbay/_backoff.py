@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Final
+
+_random: Final = random.Random()  # noqa: S311  (not a secret; its own, since tools may seed the module's)
 
 
 class Backoff:
@@ -40,4 +43,4 @@ class Backoff:
 
 def with_jitter(seconds: float) -> float:
     """Return a little less, at random, so that many clients do not return at the same moment."""
-    return seconds * random.uniform(0.75, 1.0)  # noqa: S311  (not a secret)
+    return seconds * _random.uniform(0.75, 1.0)
