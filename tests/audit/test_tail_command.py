@@ -139,6 +139,7 @@ CALL = {"scope": {"turn_id": "main-turn-1"}, "severity": "warn", "attrs": {"call
 @pytest.mark.parametrize(
     ("event", "line"),
     [
+        (tail_event("agent.turn.start", {"UserMessage": "a\nStatus=ok"}), 'agent.turn.start        UserMessage="a\\nStatus=ok"'),
         (tail_event("agent.turn.start", {"UserMessage": "x" * 200, "MediaCount": 2}), f"agent.turn.start        UserMessage={'x' * 97}... MediaCount=2"),
         (tail_event("agent.turn.end", {"Status": "error", "Duration": 1500000000, "Iterations": 0}), "agent.turn.end          Status=error Duration=1.5 s"),
         (tail_event("agent.llm.response", {"ToolCalls": 1}, attrs={"usage": USAGE}), "agent.llm.response      ToolCalls=1 1,200 \u2192 7 tokens"),

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from proxy_rig import open_chat, open_stream, read_until, running_command, running_upstream, silent
 
+from patchbay.server.runtime import _EARLY_DEATH_SECONDS
 from support.http_server import BOUND, ask
 from support.processes import Process
 
@@ -132,6 +133,25 @@ def test_a_worker_that_dies_is_replaced_and_each_has_its_own_log(tmp_path: Path)
         assert 0 == status
         assert "A worker ended" in stderr
     assert ["log", "log-2"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_workers_that_end_together_after_a_while_are_all_replaced() -> None:
+    with (
+        running_upstream(quick) as upstream,
+        running_command("proxy", "--upstream", upstream.url, "--workers", "3") as (process, port),
+    ):
+        before = children(process.pid)
+        threading.Event().wait(_EARLY_DEATH_SECONDS + 0.1)
+        for child in before:
+            os.kill(child, signal.SIGKILL)
+        for _ in range(3000):
+            now = children(process.pid)
+            if len(now) == 3 and not set(now) & set(before):
+                break
+            threading.Event().wait(0.01)
+        assert [200] * 6 == [ask(port, "GET", "/health").status for _ in range(6)]
+        process.terminate()
+        assert 0 == finish(process)[0]
 
 
 def test_a_server_whose_workers_end_at_once_gives_up() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -113,6 +115,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # stdout is closed, so is probably stderr
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else what is left fails again at exit
+        fail(f"standard output: {error.strerror}", 1)
     except Exception as error:
         # A usage error of the parser, whose class differs between versions of typer.
         if not hasattr(error, "format_message"):

@@ -155,7 +155,8 @@ def proxy(
         app.no_events = no_events
         return app
 
-    app = make_app(0)  # errors are reported before anything runs
+    apps = [make_app(worker) for worker in range(options.workers)]  # errors are reported before anything runs
+    app = apps[0]
     reject_itself(settings.upstream, options.host, options.port)
     warnings = [key_problem, "" if found else warning_of_upstream(settings.upstream)]
 

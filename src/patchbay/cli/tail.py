@@ -153,7 +153,7 @@ def describe_event(event: Mapping[str, Any]) -> Text:
 def _value(name: str, value: Any) -> str:
     if name == "Duration" and isinstance(value, int | float):
         return format_duration(value / 1e9)
-    if isinstance(value, str) and " " not in value:
+    if isinstance(value, str) and not any(char.isspace() or char == "=" for char in value):
         return _text(value)
     return _text(json.dumps(value, ensure_ascii=False))
 

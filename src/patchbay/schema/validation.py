@@ -58,6 +58,8 @@ def _pydantic_line(item: dict[str, Any], arguments: Any) -> str:
         message = f"is not accepted: {item['ctx']['error']}" if "ctx" in item else message
     elif item["type"] == "extra_forbidden":
         message = "is not a known property"
+    elif item["type"] in ("model_type", "dataclass_type"):  # pydantic's words have the name of the class
+        message = "must be an object"
     else:
         message = _SHOULD.sub("must ", message)
     return f"{pointer(_real_path(path, arguments))} {message}"

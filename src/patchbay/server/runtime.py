@@ -86,6 +86,9 @@ _BACKLOG = 2048
 _MAX_MESSAGE = 1024 * 1024
 _PING = 20.0
 
+_NOTICE_SECONDS: Final = 0.3
+"""Seconds for requests that end with the notice of the stop, before the others are counted."""
+
 _NO_DRAIN_SECONDS: Final = 0.01
 """Seconds for a drain of 0: uvicorn would skip it, and with it what happens at its end."""
 
@@ -280,6 +283,8 @@ class _Server(uvicorn.Server):
         if self._notify_app is not None:
             self._notify_app()
         seconds = int(self.config.timeout_graceful_shutdown or 0)
+        if seconds and self.server_state.tasks:  # streams of events end with the notice, and are not waited for
+            await asyncio.wait(set(self.server_state.tasks), timeout=_NOTICE_SECONDS)
         if seconds and (count := len(self.server_state.tasks)) and not self.force_exit:
             running = f"{plural(count, 'request')} running, up to {seconds} s"
             print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
@@ -448,7 +453,8 @@ class _Workers:
         self._listeners = listeners
         self._options = options
         self._ready = ready
-        self._places: dict[multiprocessing.process.BaseProcess, int] = {}
+        self._places: dict[multiprocessing.process.BaseProcess, tuple[int, float]] = {}
+        """The running workers, each with its place and when it was started."""
         self._stopping = False
 
     def run(self) -> int:
@@ -457,12 +463,12 @@ class _Workers:
         signal.signal(signal.SIGINT, self._stop)
         for place in range(len(self._listeners)):
             self._start(place, ready=self._ready if place == 0 else None)  # the first worker announces
-        failed, started = False, time.monotonic()
+        failed = False
         ends = Backoff(0.0, 0.0, retries=_MAX_EARLY_DEATHS - 1, healthy_after=_EARLY_DEATH_SECONDS)
         while self._places:
             multiprocessing.connection.wait([worker.sentinel for worker in self._places])
             for worker in [worker for worker in self._places if worker.exitcode is not None]:
-                place = self._places.pop(worker)
+                place, started = self._places.pop(worker)
                 if self._stopping:
                     continue
                 ends.fail(lasted=time.monotonic() - started)
@@ -472,7 +478,6 @@ class _Workers:
                     self._stop()
                 else:
                     _proxy_logger.error("A worker ended (status %s); starting another.", worker.exitcode)
-                    started = time.monotonic()
                     self._start(place)
         return 1 if failed else 0
 
@@ -486,7 +491,7 @@ class _Workers:
     def _start(self, place: int, ready: Callable[[str], None] | None = None) -> None:
         worker = multiprocessing.get_context("fork").Process(target=self._work, args=(place, os.getpid(), ready))
         worker.start()
-        self._places[worker] = place
+        self._places[worker] = place, time.monotonic()
         if self._stopping:  # a stop came while it was started
             worker.terminate()
 
