@@ -238,9 +238,12 @@ class SessionEngine:
 
     def on_calls_cancelled(self, call_ids: Sequence[str]) -> bool:
         """Cancel calls."""
-        was_waiting, controller = self.calls.cancel_calls(call_ids), self.controller
+        controller = self.controller
+        with self._between_turns():  # else the connection might be renewed before it is known that an answer is owed
+            was_waiting = self.calls.cancel_calls(call_ids)
         goes_on = was_waiting and controller is not None and controller.is_quiet  # not while it responds beside its calls
         self._answer_dropped = self._answer_dropped or (goes_on and not self.is_muted)
+        asyncio.get_running_loop().call_soon(self.advance)
         return goes_on
 
     def on_session_change(self, event: SessionUpdated | ServerError) -> None:
