@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchbay._flags import build
+from patchbay._redaction import Redactor
 from patchbay.cli.client_settings import CLIENTS, client_settings, origin_of
 from patchbay.cli.options import (
     GOVERNANCE,
@@ -131,7 +132,7 @@ def proxy(
     from patchbay.cli.model_servers import choose_server, warning_of_upstream
     from patchbay.cli.request_lines import show_requests
     from patchbay.proxy import create_app
-    from patchbay.server.request_log import worker_file
+    from patchbay.server.request_log import RequestLog, worker_file
     from patchbay.server.runtime import serve
 
     found = [] if upstream else [(str(each), each.url) for each in choose_server()]
@@ -155,8 +156,10 @@ def proxy(
         app.no_events = no_events
         return app
 
-    apps = [make_app(worker) for worker in range(options.workers)]  # errors are reported before anything runs
-    app = apps[0]
+    app = make_app(0)  # errors are reported before anything runs
+    if settings.log_file is not None:
+        for worker in range(1, options.workers):
+            RequestLog(worker_file(settings.log_file, worker), max_size=settings.max_log_size, redact=Redactor())
     reject_itself(settings.upstream, options.host, options.port)
     warnings = [key_problem, "" if found else warning_of_upstream(settings.upstream)]
 

@@ -215,7 +215,7 @@ class ToolCallRounds:
         self._on_execution(current, execution)
 
     def _limit_rounds(self, current: Round) -> None:
-        """Request no response to calls from a model that was told to stop once; report that once."""
+        """Request no response to a model that calls on after its calls were refused; report that once."""
         turn, limit = current.turn, self._limits.max_rounds
         if turn.rounds > limit + 1:
             current.wants_response = current.controller.continues_unprompted
@@ -297,8 +297,8 @@ class ToolCallRounds:
         """Report calls as still running rather than keep the model waiting."""
         current.timer = None
         slow = [one for one in current.calls.values() if one.execution is None and one.fate == "wanted"]
-        told = [one for each in self._rounds for one in each.calls.values() if one.fate == "background" and not one.execution]
-        if current.is_delivered or current.controller.closed or len(told) + len(slow) > MAX_STILL_RUNNING:
+        reported = [one for each in self._rounds for one in each.calls.values() if one.fate == "background" and not one.execution]
+        if current.is_delivered or current.controller.closed or len(reported) + len(slow) > MAX_STILL_RUNNING:
             self._set_timer(current)
             return
         for one in slow:

@@ -309,7 +309,7 @@ class PythonReader:
             self.note("missing_comma")
             part.next_name = unescaped(words[2])
             part.code = ["".join(part.code).rstrip().removesuffix(words[2])]
-            part.text = [part.written.removesuffix(words[2])]
+            part.text = [part.source_text.removesuffix(words[2])]
         else:
             part.add(char)
 

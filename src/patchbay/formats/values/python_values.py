@@ -263,7 +263,7 @@ class PythonPart:
         """The text of the string that the part consists of so far."""
 
     @property
-    def written(self) -> str:
+    def source_text(self) -> str:
         """The text, as the model wrote it."""
         return "".join(self.text).strip()
 
@@ -305,7 +305,7 @@ class PythonPart:
 
     def add_words(self, words: PythonPart) -> None:
         """Add words behind a comma that separates no arguments: ``city=Boston, MA``. Raises NoMatch behind a list or a dict."""
-        if self.only_string is not None and "'" not in words.written and '"' not in words.written:
+        if self.only_string is not None and "'" not in words.source_text and '"' not in words.source_text:
             self.only_string += f",{''.join(words.text)}"
         elif self.only_string is None and self.is_words:
             self.text += [",", *words.text]
@@ -322,10 +322,10 @@ class PythonPart:
     def value(self) -> PythonValue:
         """Return the value of the complete argument."""
         if self.has_commas:
-            return PythonValue(None, self.written, json_text(self.written))
+            return PythonValue(None, self.source_text, json_text(self.source_text))
         if self.only_string is not None:
-            return PythonValue(json_text(self.only_string), self.written)
-        return value_of_code("".join(self.code).strip(), self.written)
+            return PythonValue(json_text(self.only_string), self.source_text)
+        return value_of_code("".join(self.code).strip(), self.source_text)
 
 
 def string_text(body: str) -> str:

@@ -257,7 +257,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 class PluginTools:
-    """The desired tools of one plugin. Their requests are concurrent to those of other plugins, so that none delays another.
+    """The desired tools of one plugin. Their requests are concurrent to those of other plugins.
 
     ``closed``: the plugin is stopping, and no more tools are accepted. ``is_suspended``: none is registered before ``resume``.
     """
