@@ -70,7 +70,7 @@ def test_unexpected_conversation_is_reported():
 @pytest.mark.parametrize(
     ("code", "seconds", "problem"),
     [
-        ("print('no luck'); raise SystemExit(3)", 30.0, "a thing ended with code 3: no luck"),
+        ("print('no luck'); raise SystemExit(3)", 30.0, "a thing: exit status 3: no luck"),
         ("input()", 0.2, "printed no address"),
     ],
 )

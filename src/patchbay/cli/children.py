@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from patchbay._subprocess import describe_exit
 from patchbay.errors import PatchbayError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"https?://\S+")
 _STOP_SECONDS = 5.0
+_MOST_LINES = 2000
 _SERVER_VARIABLES = frozenset(
     {"UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "PORT", "HOST", "PROXY_API_KEY", "PROXY_LOG_FILE", "MAIN_SERVER_PORT",
      "NEKO_TRUSTED_HOSTS", "NEKO_TRUSTED_ORIGINS"}
@@ -25,18 +27,27 @@ _SERVER_VARIABLES = frozenset(
 
 
 class ChildError(PatchbayError, RuntimeError):
-    """A child process ended, or timed out, before it printed its address."""
+    """A child process ended, or timed out, before it printed its address. ``printed`` is its output."""
 
     code = "child_failed"
+
+    def __init__(self, problem: str, printed: Sequence[str]) -> None:
+        super().__init__(f"{problem}: {''.join(printed).strip() or 'no output.'}")
+        self.printed = printed
 
 
 @dataclass(frozen=True)
 class Child:
-    """A running server: the first address that it printed, its process id, and its output so far."""
+    """A running server: the first address that it printed, its process, and the last lines of its output."""
 
     url: str
-    pid: int
+    process: subprocess.Popen[str]
     printed: list[str]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
 
 
 @contextmanager
@@ -64,6 +75,7 @@ def listening(
         def read_to_the_end() -> None:  # so that the pipe never fills up
             assert process.stdout is not None
             for line in process.stdout:
+                del printed[: 1 - _MOST_LINES]
                 printed.append(line)
                 if match := _ADDRESS.search(line):
                     found.put(match[0])
@@ -75,10 +87,10 @@ def listening(
             try:
                 url = found.get(timeout=timeout)
             except queue.Empty:
-                raise ChildError(f"{name} printed no address within {timeout:g} s: {_text(printed)}") from None
+                raise ChildError(f"{name} printed no address within {timeout:g} s", printed) from None
             if url is None:
-                raise ChildError(f"{name} ended with code {process.wait()}: {_text(printed)}")
-            yield Child(url, process.pid, printed)
+                raise ChildError(f"{name}: {describe_exit(process.wait(), 'exit status')}", printed)
+            yield Child(url, process, printed)
         finally:
             process.terminate()
             try:
@@ -86,7 +98,3 @@ def listening(
             except subprocess.TimeoutExpired:
                 process.kill()
             reader.join(_STOP_SECONDS)
-
-
-def _text(printed: Sequence[str]) -> str:
-    return "".join(printed).strip() or "no output."
