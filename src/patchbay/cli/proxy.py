@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,9 +51,7 @@ _STORE = "sqlite:///proxy.db"
 """The default database of approvals and the audit log."""
 
 
-@with_flags(
-    ("Upstream", ProxySettings, "upstream_key", "upstream_timeout"),
-    (SERVING, ServeOptions),
+PROXY_FLAGS = (
     (
         SERVING,
         ProxySettings,
@@ -68,6 +67,29 @@ _STORE = "sqlite:///proxy.db"
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
     ("Log", ProxySettings, "log_file", "max_log_size"),
 )
+"""The groups of flags of commands that serve the proxy."""
+
+PrintEnv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLIENT",
+        show_default=False,
+        rich_help_panel=SERVING,
+        help=f"Print the settings that point a client at this proxy, and exit: {', '.join(CLIENTS)}.",
+    ),
+]
+Store = Annotated[
+    str | None,
+    store_option(
+        "Database of stored responses, approval requests and the audit log; memory: lost when the proxy ends. "
+        "Default: memory, with --config sqlite:///proxy.db for the last two.",
+        show_default=False,
+        rich_help_panel=SERVING,
+    ),
+]
+
+
+@with_flags(("Upstream", ProxySettings, "upstream_key", "upstream_timeout"), (SERVING, ServeOptions), *PROXY_FLAGS)
 def proxy(
     upstream: Annotated[
         str,
@@ -78,27 +100,11 @@ def proxy(
             rich_help_panel="Upstream",
         ),
     ] = "",
-    print_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLIENT",
-            show_default=False,
-            rich_help_panel=SERVING,
-            help=f"Print the settings that point a client at this proxy, and exit: {', '.join(CLIENTS)}.",
-        ),
-    ] = None,
+    print_env: PrintEnv = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     config: Config = None,
-    store: Annotated[
-        str | None,
-        store_option(
-            "Database of stored responses, approval requests and the audit log; memory: lost when the proxy ends. "
-            "Default: memory, with --config sqlite:///proxy.db for the last two.",
-            show_default=False,
-            rich_help_panel=SERVING,
-        ),
-    ] = None,
+    store: Store = None,
     audit: Audit = None,
     audit_days: AuditDays = 90.0,
     **values: Any,
@@ -123,11 +129,40 @@ def proxy(
       PROXY_API_KEY=… patchbay proxy --upstream http://gpu:8000/v1 --host 0.0.0.0
     """  # fmt: skip
     if print_env is not None:
-        origin = origin_of(values["host"], values["port"])
-        typer.echo(client_settings(print_env, origin=origin, base_path=values["base_path"]).lines(), nl=False)
+        print_settings(print_env, values)
         return
+    start = prepare(
+        upstream, values, verbose=verbose, quiet=quiet, config=config, store=store, audit=audit, audit_days=audit_days
+    )
+    sys.exit(start())
+
+
+def print_settings(client: str, values: dict[str, Any], **known: str) -> None:
+    """Print the settings that point a client at the proxy of these flags. Raises ConfigurationError."""
+    origin = origin_of(values["host"], values["port"])
+    typer.echo(client_settings(client, origin=origin, base_path=values["base_path"], **known).lines(), nl=False)
+
+
+def prepare(
+    upstream: str,
+    values: dict[str, Any],
+    *,
+    verbose: bool,
+    quiet: bool,
+    config: Path | None,
+    store: str | None,
+    audit: str | None,
+    audit_days: float,
+    command: str = "proxy",
+    found: Sequence[tuple[str, str]] = (),
+) -> Callable[[], int]:
+    """Create the proxy from values of flags; return what serves it until it is stopped, and returns the exit status.
+
+    ``found``: names and URLs of model servers that run on this machine, the upstream's first; without an upstream they are looked
+    for. Raises ConfigurationError.
+    """
     reject_flags_as_keys(upstream_key=values["upstream_key"], api_key=values["api_key"])
-    if config is not None and values["workers"] > 1:
+    if config is not None and values.get("workers", 1) > 1:
         raise ConfigurationError("--config needs --workers 1: hooks and approvals belong to one process.")
     from patchbay.cli.model_servers import choose_server, warning_of_upstream
     from patchbay.cli.request_lines import show_requests
@@ -135,7 +170,8 @@ def proxy(
     from patchbay.server.request_log import RequestLog, worker_file
     from patchbay.server.runtime import serve
 
-    found = [] if upstream else [(str(each), each.url) for each in choose_server()]
+    if not upstream:
+        found = [(str(each), each.url) for each in choose_server()]
     database = None if store == MEMORY else store
     settings = build(ProxySettings, values, upstream=upstream or found[0][1], response_store=database)
     text = text_options(values)
@@ -169,11 +205,11 @@ def proxy(
                 f"{options.host} is reachable from other machines and there is no --api-key: anyone there can use this proxy and "
                 "its upstream."
             )
-        _announce(url, settings, governance, found, watchable=not no_events)
+        _announce(command, url, settings, governance, found, watchable=not no_events)
         for each in filter(None, warnings):
             _warn(f"{each.removesuffix('.')}.")
 
-    sys.exit(serve(make_app if options.workers > 1 else lambda _worker: app, options, ready=announce))
+    return partial(serve, make_app if options.workers > 1 else lambda _worker: app, options, ready=announce)
 
 
 def _key_problem(settings: ProxySettings) -> str:
@@ -196,11 +232,17 @@ def _warn(text: str) -> None:
 
 
 def _announce(
-    url: str, settings: ProxySettings, governance: Governance | None, found: Sequence[tuple[str, str]], *, watchable: bool
+    command: str,
+    url: str,
+    settings: ProxySettings,
+    governance: Governance | None,
+    found: Sequence[tuple[str, str]],
+    *,
+    watchable: bool,
 ) -> None:
     """Print the addresses, the client's base URL first. ``found``: names and URLs of model servers, the upstream's first."""
     bold, dim, plain = styles(sys.stdout)
-    print(f"patchbay proxy listening on {bold}{url}{settings.base_path}{plain}")
+    print(f"patchbay {command} listening on {bold}{url}{settings.base_path}{plain}")
     print(f"  {dim}upstream{plain} {settings.upstream}{f' ({found[0][0]})' if found else ''}")
     for name, other in found[1:]:
         print(f"  {dim}also found{plain} {name}: --upstream {other}")
