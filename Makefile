@@ -21,7 +21,7 @@ REAL_MODEL := $(if $(CI),.venv/.real_model)
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity oracle guards clients conformance sdks docs site lock lowest clean
+.PHONY: help demo test matrix check bench fidelity constrained oracle guards clients conformance sdks docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,9 @@ bench: .venv/.installed ## measure against the peers, side by side (see bench/RE
 
 fidelity: .venv/.installed ## how faithfully recorded texts are read, and what reading costs (see bench/README.md)
 	@$(BIN)/python -m bench.fidelity
+
+constrained: .venv/.installed ## how many calls of a real small model are valid and exact (see bench/README.md)
+	@$(BIN)/python -m bench.constrained
 
 oracle: .venv/.installed ## compare the behaviour of the public API with tests/oracle
 	@$(BIN)/python scripts/oracle.py check

@@ -11,7 +11,7 @@ What is checked, in every page:
 - the text between ``<!-- generated: COMMAND -->`` and ``<!-- end -->`` is the command's output, and between ``<!-- table: NAME -->`` and
   ``<!-- end -->`` a table of ``reference.py``.
 - relative links and anchors lead somewhere.
-- tables of ``make bench`` and ``make fidelity`` name the commit that was measured, and the measured code is still much like it.
+- tables of ``make bench``, ``make fidelity`` and ``make constrained`` name the commit that was measured, and the measured code is still much like it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ INTERPRETERS = {"python", "node"}
 KNOWN_PROGRAMS = {"cd", "curl", "export", "git", "node", "npx", "ollama", "pip", "uv", ".ci/run"}
 SECONDS_PER_PAGE = 120
 # What the tables of each suite measure; once a path below one of these has changed by more lines, a note says so.
-MEASURED = {"bench": "src/patchbay/*", "fidelity": "src/patchbay/formats"}
+MEASURED = {"bench": "src/patchbay/*", "fidelity": "src/patchbay/formats", "constrained": "src/patchbay/constraints"}
 MOST_CHANGED_LINES = 2_000
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"<!-- (?P<kind>generated|table): (?P<name>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 TABLES = re.compile(
-    r"<!-- (?P<suite>bench|fidelity)(?P<rest>[ \w]*): begin -->\n(?P<body>.*?)<!-- (?P=suite)(?P=rest): end -->", re.DOTALL
+    r"<!-- (?P<suite>bench|fidelity|constrained)(?P<rest>[ \w]*): begin -->\n(?P<body>.*?)<!-- (?P=suite)(?P=rest): end -->", re.DOTALL
 )
 MEASURED_COMMIT = re.compile(r"Commit `(?P<commit>[0-9a-f]{7,40})`")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -240,7 +240,7 @@ def check_tables(text: str) -> Iterator[str]:
         suite = found["suite"]
         named = MEASURED_COMMIT.search(found["body"])
         if named is None:
-            yield f"the tables of {suite} name no commit: python -m bench --write, python -m bench.fidelity --write"
+            yield f"the tables of {suite} name no commit: write them again with --write (bench/README.md)"
         elif (ROOT / ".git").exists():
             if not in_history(named["commit"]):
                 yield f"the tables of {suite}: commit {named['commit']} is not in the history: measure again"
