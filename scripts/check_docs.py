@@ -48,7 +48,8 @@ MOST_CHANGED_LINES = 2_000
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"<!-- (?P<kind>generated|table): (?P<name>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 TABLES = re.compile(
-    r"<!-- (?P<suite>bench|fidelity|constrained)(?P<rest>[ \w]*): begin -->\n(?P<body>.*?)<!-- (?P=suite)(?P=rest): end -->", re.DOTALL
+    r"<!-- (?P<suite>bench|fidelity|constrained)(?P<rest>[ \w]*): begin -->\n(?P<body>.*?)<!-- (?P=suite)(?P=rest): end -->",
+    re.DOTALL,
 )
 MEASURED_COMMIT = re.compile(r"Commit `(?P<commit>[0-9a-f]{7,40})`")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")

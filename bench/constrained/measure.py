@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,9 +124,9 @@ def measure(rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chat
     """Ask every set in every row's way. Raises UnavailableError where the model cannot be run."""
     versions()
     outcomes = []
-    with _listening([str(SERVE)], "llama.cpp") as llama:
+    with listening([sys.executable, str(SERVE)], name="llama.cpp", start=_quiet) as llama:
         for row in rows:
-            with _client(row, f"{llama}/v1") as client:
+            with _client(row, f"{llama.url}/v1") as client:
                 for name, asked in requests.items():
                     outcome = Outcome(row, name)
                     silent = chats.get(name, ()) if row.choice == "auto" else ()
@@ -142,10 +143,9 @@ def measure(rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chat
     return outcomes
 
 
-@contextmanager
-def _listening(command: Sequence[str], name: str) -> Iterator[str]:
-    with listening([sys.executable, *command], name=name) as child:
-        yield child.url
+def _quiet(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a server whose log, which has addresses too, is dropped."""
+    return subprocess.Popen(command, **{**options, "stderr": subprocess.DEVNULL})
 
 
 @contextmanager
@@ -153,8 +153,8 @@ def _client(row: Row, upstream: str) -> Iterator[openai.OpenAI]:
     with ExitStack() as stack:
         url = upstream
         if row.flags is not None:
-            proxy = ["-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream, *row.flags]
-            url = stack.enter_context(_listening(proxy, "patchbay proxy"))
+            proxy = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream, *row.flags]
+            url = stack.enter_context(listening(proxy, name="patchbay proxy")).url
         client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=_TIMEOUT)
         yield stack.enter_context(client)
 
@@ -174,7 +174,9 @@ def _ask(client: openai.OpenAI, row: Row, request: Chat) -> Answer:
             parallel_tool_calls=False,
             **SAMPLING,
         )
-    except openai.APIStatusError as error:  # (a server that is gone ends the run)
+    except openai.APIConnectionError as error:
+        raise UnavailableError(f"{row.name}: no answer within {_TIMEOUT:.0f} s to {request.text!r}: {error}") from None
+    except openai.APIStatusError as error:
         return Answer(error=f"{error.status_code}: {error.message}", seconds=time.perf_counter() - started)
     seconds = time.perf_counter() - started
     message = completion.choices[0].message
