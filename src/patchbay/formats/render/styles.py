@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from patchbay.formats.render.values import Notation, json_arguments, members, quoted, read_value
-from patchbay.formats.render.writer import ReservedText, Style
+from patchbay.formats.render.writer import ReservedText
 from patchbay.types import ToolCall
 
 PYTHON = Notation("True", "False", "None", text=repr, key=repr)
@@ -20,15 +20,19 @@ PYTHON_WITH_JSON_WORDS = Notation("true", "false", "null", text=quoted, key=quot
 PYTHON_IN_DOUBLE_QUOTES = Notation("True", "False", "None", text=quoted, key=quoted)
 
 
-def json_style(arguments: str = "arguments") -> Style:
+@dataclass(frozen=True)
+class JsonStyle:
     """Arguments as JSON.
 
     Placeholders: ``{name}`` and ``{id}``, ``{json_name}`` and ``{json_id}`` as JSON strings, ``{arguments}`` as JSON,
     ``{json_arguments}``: that JSON inside of a string, and ``{object}``: an object with the name, and the arguments under the key
-    ``arguments``.
+    ``key``.
     """
 
-    def encode(call: ToolCall, _index: int, _markers: ReservedText) -> dict[str, Any]:
+    key: str = "arguments"
+
+    def __call__(self, call: ToolCall, _index: int, _markers: ReservedText) -> dict[str, Any]:
+        """Encode one call."""
         name, written = quoted(call.name), json_arguments(call.raw_arguments)
         return {
             "name": call.name,
@@ -37,10 +41,8 @@ def json_style(arguments: str = "arguments") -> Style:
             "json_id": quoted(call.id),
             "arguments": written,
             "json_arguments": quoted(written),
-            "object": f'{{"name": {name}, "{arguments}": {written}}}',
+            "object": f'{{"name": {name}, "{self.key}": {written}}}',
         }
-
-    return encode
 
 
 EncodeValue = Callable[[str, ReservedText], str]
@@ -111,13 +113,17 @@ M3 = "]<]minimax[>["
 _M3_TOKEN = ReservedText((M3,))
 
 
-def nested_elements(call: ToolCall, _index: int, markers: ReservedText) -> dict[str, Any]:
+@dataclass(frozen=True)
+class NestedElements:
     """Members of objects and items of lists as elements too, with MiniMax M3's token before every tag: ``{name}``, ``{values}``.
 
     An empty list, an empty object and an empty text look alike; the schema distinguishes them.
     """
-    values = "".join(_m3_element(key, _m3_value(raw, markers)) for key, raw in members(call.raw_arguments).items())
-    return {"name": call.name, "values": values}
+
+    def __call__(self, call: ToolCall, _index: int, markers: ReservedText) -> dict[str, Any]:
+        """Encode one call."""
+        values = "".join(m3_element(key, _m3_value(raw, markers)) for key, raw in members(call.raw_arguments).items())
+        return {"name": call.name, "values": values}
 
 
 def _m3_value(raw: str, markers: ReservedText) -> str:
@@ -130,31 +136,34 @@ def _m3_value(raw: str, markers: ReservedText) -> str:
 
 def _m3_inside(value: Any) -> str:
     if isinstance(value, dict):
-        return "".join(_m3_element(key, _m3_inside(item)) for key, item in value.items())
+        return "".join(m3_element(key, _m3_inside(item)) for key, item in value.items())
     if isinstance(value, list):
-        return "".join(_m3_element("item", _m3_inside(item)) for item in value)
+        return "".join(m3_element("item", _m3_inside(item)) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else _M3_TOKEN.escape(str(value))  # a tag in it would be another member
 
 
-def _m3_element(name: str, inside: str) -> str:
+def m3_element(name: str, inside: str) -> str:
+    """Return an element of MiniMax M3's markup."""
     return f"{M3}<{name}>{inside}{M3}</{name}>"
 
 
-def python_style(notation: Notation) -> Style:
+@dataclass(frozen=True)
+class PythonStyle:
     """``{call}``: a call with keyword arguments, or with one dict if a key is not a Python name."""
 
-    def encode(call: ToolCall, _index: int, _markers: ReservedText) -> dict[str, Any]:
+    notation: Notation
+
+    def __call__(self, call: ToolCall, _index: int, _markers: ReservedText) -> dict[str, Any]:
+        """Encode one call."""
         given = members(call.raw_arguments)
         if all(key.isidentifier() for key in given):
-            inside = ", ".join(f"{key}={notation.convert(raw)}" for key, raw in given.items())
+            inside = ", ".join(f"{key}={self.notation.convert(raw)}" for key, raw in given.items())
         else:
-            pairs = (f"{notation.text(key)}: {notation.convert(raw)}" for key, raw in given.items())
+            pairs = (f"{self.notation.text(key)}: {self.notation.convert(raw)}" for key, raw in given.items())
             inside = f"{{{', '.join(pairs)}}}"
         return {"call": f"{call.name}({inside})"}
-
-    return encode
 
 
 def gemma_notation(mark: str, encode: Callable[[str], str] = unchanged) -> Notation:
@@ -162,12 +171,14 @@ def gemma_notation(mark: str, encode: Callable[[str], str] = unchanged) -> Notat
     return Notation("true", "false", "null", text=lambda text: mark + encode(text) + mark, key=unchanged, comma=",", colon=":")
 
 
-def gemma_style(mark: str) -> Style:
-    """``{name}``, and ``{arguments}`` in Gemma's notation."""
+@dataclass(frozen=True)
+class GemmaStyle:
+    """``{name}``, and ``{arguments}`` in Gemma's notation. ``mark`` stands before and behind each text."""
 
-    def encode(call: ToolCall, _index: int, markers: ReservedText) -> dict[str, Any]:
-        notation = gemma_notation(mark, markers.raw)
+    mark: str
+
+    def __call__(self, call: ToolCall, _index: int, markers: ReservedText) -> dict[str, Any]:
+        """Encode one call."""
+        notation = gemma_notation(self.mark, markers.raw)
         inside = ",".join(f"{key}:{notation.convert(value)}" for key, value in members(call.raw_arguments).items())
         return {"name": call.name, "arguments": f"{{{inside}}}"}
-
-    return encode

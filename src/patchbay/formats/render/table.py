@@ -13,14 +13,14 @@ from patchbay.formats.render.styles import (
     PYTHON_IN_DOUBLE_QUOTES,
     PYTHON_WITH_JSON_WORDS,
     Elements,
+    GemmaStyle,
+    JsonStyle,
+    NestedElements,
+    PythonStyle,
     as_cdata,
     as_json_with_python_booleans,
     as_python,
-    gemma_style,
     in_attribute,
-    json_style,
-    nested_elements,
-    python_style,
 )
 from patchbay.formats.render.tool_lists import HEADED, XML, gemma_list, json_lines, json_list, typescript
 from patchbay.formats.render.writer import FamilyWriter, Frames, Layout
@@ -48,7 +48,7 @@ _TAGGED_LINES = json_lines()
 _TOOL_LIST = json_list(openai=False)
 
 # fmt: off
-_json = partial(FamilyWriter, style=json_style(), rules=(_ARGUMENTS,), listing_of=_TAGGED_LINES, frames=_RESPONSE)
+_json = partial(FamilyWriter, style=JsonStyle(), rules=(_ARGUMENTS,), listing_of=_TAGGED_LINES, frames=_RESPONSE)
 
 _JSON_TAGS = (
     _json("hermes", "<tool_call>\n{object}\n</tool_call>", markers=("<tool_call", *_CHATML)),
@@ -73,7 +73,7 @@ _JSON_TAGS = (
           listing_of=json_list("<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>", openai=False),
           layout=Layout(("<think>\n", "\n</think>\n"), prose=("", "\n")),
           frames=Frames("{json}", join=", ", around="<TOOL_RESPONSE>[{results}]</TOOL_RESPONSE>", markers=("<TOOL_RESPONSE",))),
-    _json("internlm2", "<|action_start|> <|plugin|>\n{object}<|action_end|>\n", join="", style=json_style("parameters"),
+    _json("internlm2", "<|action_start|> <|plugin|>\n{object}<|action_end|>\n", join="", style=JsonStyle("parameters"),
           by_name=False, listing_of=_TOOL_LIST, markers=("<|action_start|>", "<|action_end|>", "<|plugin|>", *_CHATML),
           layout=_PLAIN, rules=(_PARAMETERS,)),
     _json("phi4_mini", "{object}", join=", ", block=("functools[", "]"),
@@ -106,7 +106,7 @@ _JSON_TAGS = (
     _json("gigachat3", "<|function_call|>{object}", join="", by_name=False, listing_of=_TOOL_LINES, layout=_PLAIN,
           markers=("<|function_call|>", "<|message_sep|>", "<|role_sep|>"), parallel=False),
     _json("inkling", "{name}<|content_invoke_tool_json|>{object}<|end_message|>", join="<|message_model|>", by_name=False,
-          style=json_style("args"), listing_of=_TOOL_LIST, markers=("<|message_", "<|content_", "<|end_message|>"),
+          style=JsonStyle("args"), listing_of=_TOOL_LIST, markers=("<|message_", "<|content_", "<|end_message|>"),
           layout=Layout(("<|content_thinking|>", "<|end_message|><|message_model|>"),
                         prose=("<|content_text|>", "<|end_message|><|message_model|>"),
                         answer=("<|content_text|>", "<|end_message|>")),
@@ -199,12 +199,12 @@ _NAMED = (
 _bare = partial(_json, rules=(_ARGUMENTS, _ALONE), frames=_RESPONSE_JSON, by_name=False)
 
 _BARE = (
-    _bare("llama3_json", "{object}", join="; ", style=json_style("parameters"), by_name=True, listing_of=_OPENAI_LINES,
+    _bare("llama3_json", "{object}", join="; ", style=JsonStyle("parameters"), by_name=True, listing_of=_OPENAI_LINES,
           markers=("<|python_tag|>", *_LLAMA), rules=(_PARAMETERS, _ALONE),
           several='For several calls write several of these, separated by "; ".'),
     _bare("bare_json", "{object}", listing_of=_TOOL_LINES),
     _bare("bare_json_list", "{object}", join=", ", block=("[", "]"), listing_of=_TOOL_LIST),
-    _bare("json_array_required", "{object}", join=", ", block=("[", "]"), style=json_style("parameters"), listing_of=_TOOL_LIST,
+    _bare("json_array_required", "{object}", join=", ", block=("[", "]"), style=JsonStyle("parameters"), listing_of=_TOOL_LIST,
           rules=(_PARAMETERS, _ALONE)),
     _bare("xlam", "{object}", join=", ", block=("[", "]"), by_name=True, listing_of=_TOOL_LIST),
     _bare("openai_dict",
@@ -263,7 +263,7 @@ _XML_PARAMETERS = (
          listing_of=_TOOL_TAGS, markers=("<minimax:tool_call", "<invoke", "]~b", "[e~"), inner_markers=("<parameter",),
          frames=_SHORT_RESPONSE),
     _xml("minimax_m3", f'{M3}<invoke name="{{name}}">{{values}}{M3}</invoke>\n', join="",
-         block=(f"{M3}<tool_call>\n", f"{M3}</tool_call>"), style=nested_elements, typed_by_schema=True, by_name=False,
+         block=(f"{M3}<tool_call>\n", f"{M3}</tool_call>"), style=NestedElements(), typed_by_schema=True, by_name=False,
          listing_of=_TOOL_TAGS, markers=(M3, "]~b", "[e~"), layout=Layout(("<mm:think>", "</mm:think>"), prose=("", "")),
          frames=_SHORT_RESPONSE,
          rules=("The element of an argument has its name.",
@@ -345,24 +345,24 @@ _XML_KEYS = (
 
 _KEYWORDS = "Arguments are keyword arguments, their values Python literals."
 
-_python = partial(FamilyWriter, call="{call}", join=", ", style=python_style(PYTHON), rules=(_KEYWORDS,), frames=_RESPONSE_JSON,
+_python = partial(FamilyWriter, call="{call}", join=", ", style=PythonStyle(PYTHON), rules=(_KEYWORDS,), frames=_RESPONSE_JSON,
                   listing_of=json_list(openai=False, indent=4))
 
 _PYTHON = (
     _python("pythonic", block=("[", "]"), markers=_LLAMA),
     _python("llama4_pythonic", block=("<|python_start|>[", "]<|python_end|>"), by_name=False,
             markers=("<|python_start|>", "<|python_end|>", "<|header_start|>", "<|eot|>", "<|eom|>")),
-    _python("lfm2", block=("<|tool_call_start|>[", "]<|tool_call_end|>"), style=python_style(PYTHON_IN_DOUBLE_QUOTES),
+    _python("lfm2", block=("<|tool_call_start|>[", "]<|tool_call_end|>"), style=PythonStyle(PYTHON_IN_DOUBLE_QUOTES),
             by_name=False, listing_of=json_list("List of tools: <|tool_list_start|>", "<|tool_list_end|>", openai=False),
             markers=("<|tool_call_", "<|tool_list_", *_CHATML), layout=_THINK,
             frames=Frames("<|tool_response_start|>{content}<|tool_response_end|>",
                           markers=("<|tool_response_start|>", "<|tool_response_end|>"))),
-    _python("olmo3", block=("<function_calls>", "</function_calls>"), join="\n", style=python_style(PYTHON_WITH_JSON_WORDS),
+    _python("olmo3", block=("<function_calls>", "</function_calls>"), join="\n", style=PythonStyle(PYTHON_WITH_JSON_WORDS),
             listing_of=json_list("<functions>", "</functions>", openai=False), markers=("<function_calls", *_CHATML),
             layout=_PLAIN, frames=_RESPONSE,
             rules=("Arguments are keyword arguments, their values JSON.", "Each call stands on a line of its own.")),
     _python("tool_code", call="print(default_api.{call})", block=("```tool_code\n", "\n```"), join="\n",
-            style=python_style(PYTHON_IN_DOUBLE_QUOTES), by_name=False, listing_of=_TOOL_LINES,
+            style=PythonStyle(PYTHON_IN_DOUBLE_QUOTES), by_name=False, listing_of=_TOOL_LINES,
             markers=("<start_of_turn>", "<end_of_turn>"),
             frames=Frames("```tool_output\n{json}\n```", markers=("```tool_output",))),
 )
@@ -372,7 +372,7 @@ _Pair = tuple[str, str]
 
 
 def _gemma(name: str, mark: str, call: _Pair, declaration: _Pair, *, layout: Layout, frames: Frames) -> FamilyWriter:
-    return FamilyWriter(name, f"{call[0]}call:{{name}}{{arguments}}{call[1]}", join="", style=gemma_style(mark), by_name=False,
+    return FamilyWriter(name, f"{call[0]}call:{{name}}{{arguments}}{call[1]}", join="", style=GemmaStyle(mark), by_name=False,
                         listing_of=gemma_list(mark, *declaration), layout=layout, frames=frames, raw=True,
                         markers=(mark, *call, *declaration, "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>"),
                         rules=(f"Keys stand bare, texts as they are between two {mark}, everything else as JSON.",))

@@ -1,0 +1,275 @@
+"""Grammars of calls: the calls of offered tools as one format writes them.
+
+The layout of a call comes from the format's writer: a grammar for calls is what the writer would write, with an expression in the
+place of each value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from patchbay.constraints.forms import (
+    ANY_OBJECT,
+    AnyForm,
+    ArrayForm,
+    ChoiceForm,
+    Compiled,
+    ConstantForm,
+    Form,
+    NumberForm,
+    ObjectForm,
+    TextForm,
+)
+from patchbay.constraints.gbnf import Grammar, alternatives, excluding, literal, sequence
+from patchbay.constraints.spans import Spans
+from patchbay.constraints.values import (
+    JSON,
+    JSON_IN_MARKUP,
+    JSON_IN_TEXT,
+    PYTHON_IN_MARKUP,
+    PYTHON_NOTATIONS,
+    ValueWriter,
+    bare,
+    gemma,
+    join_members,
+)
+from patchbay.formats.render import Writer
+from patchbay.formats.render.fenced import FencedWriter
+from patchbay.formats.render.styles import (
+    Elements,
+    GemmaStyle,
+    JsonStyle,
+    NestedElements,
+    PythonStyle,
+    as_cdata,
+    as_python,
+    m3_element,
+)
+from patchbay.formats.render.writer import FamilyWriter, ReservedText
+from patchbay.types import ToolCall, ToolSpec
+
+MAX_CALLS: Final = 16
+"""Calls in one reply."""
+_VALUE, _ID = "\ue000", "\ue001"
+"""Stand in the place of a value and of an id while a call is laid out."""
+_SLOT: Final = re.compile(f'(\\\\?"{_VALUE}\\\\?"|{_VALUE}|{_ID})')
+_IN_TEXT: Final = f'\\"{_VALUE}\\"'
+_NO_MARKERS: Final = ReservedText(())
+_CDATA: Final = ("<![CDATA[", "]]>")
+
+
+class NoGrammarError(ValueError):
+    """There is no grammar for the calls of a tool in a format."""
+
+
+@dataclass(frozen=True)
+class OfferedTool:
+    """A tool that may be called, and the form of its arguments."""
+
+    spec: ToolSpec
+    compiled: Compiled
+
+    @cached_property
+    def objects(self) -> tuple[ObjectForm, ...]:
+        """The objects that the arguments can be. Raises NoGrammarError if they are not known."""
+        form = self.compiled.form
+        found = form.options if isinstance(form, ChoiceForm) else (form,)
+        objects = tuple(option for option in found if isinstance(option, ObjectForm))
+        if self.compiled.refused or not objects:
+            raise NoGrammarError(f"the arguments of {self.spec.name!r} can be anything")
+        return objects
+
+
+class CallWriter:
+    """Writes the expressions of calls, in the format of one writer, into a grammar."""
+
+    def __init__(self, grammar: Grammar, writer: Writer, spans: Spans | None = None) -> None:
+        self._grammar = grammar
+        self._writer = writer
+        self._spans = spans
+
+    def calls(self, tools: Sequence[OfferedTool], most: int = MAX_CALLS) -> str:
+        """Return the expression of one to ``most`` calls. Raises NoGrammarError."""
+        grammar, writer = self._grammar, self._writer
+        if isinstance(writer, FencedWriter):
+            call = alternatives([self._fenced(writer, tool) for tool in tools])
+            return grammar.separated("call", grammar.rule("call", call), "\n\n", 1, most)
+        call = grammar.rule("call", alternatives([self._call(writer, tool) for tool in tools]))
+        calls = grammar.separated("call", call, writer.join, 1, most if writer.parallel else 1)
+        return sequence(literal(writer.block[0]), calls, literal(writer.block[1]))
+
+    def _fenced(self, writer: FencedWriter, tool: OfferedTool) -> str:
+        grammar, name = self._grammar, tool.spec.name
+        if name in writer.text_tools:
+            # It begins with no brace: a text that is an object with a name would be read as a call.
+            text = sequence(excluding("`~{ \t\r\n"), grammar.without("plain", ["\n`", "\n~"]))
+            return sequence(literal(f"```{writer.call_tag} {name}\n"), text, literal("\n```"))
+        head = f'```{writer.call_tag}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+        arguments = ValueWriter(grammar, JSON, self._spans).value(_arguments(tool))
+        return sequence(literal(head), arguments, literal("}\n```"))
+
+    def _call(self, writer: FamilyWriter, tool: OfferedTool) -> str:
+        grammar, style, name = self._grammar, writer.style, tool.spec.name
+        if isinstance(style, JsonStyle):
+            laid = writer.call.format_map(style(ToolCall(_ID, name, f'"{_VALUE}"'), 0, _NO_MARKERS))
+            notation = JSON_IN_TEXT if _IN_TEXT in laid else JSON
+            arguments = ValueWriter(grammar, notation, self._spans).value(_arguments(tool))
+            return _fill(laid, {_VALUE: arguments, _ID: _id(writer, name)})
+        if isinstance(style, PythonStyle):
+            laid = writer.call.format_map({"call": f"{name}({_VALUE})"})
+            values = ValueWriter(grammar, PYTHON_NOTATIONS[style.notation], self._spans)
+            inside = alternatives([self._keywords(values, form) for form in tool.objects])
+        elif isinstance(style, GemmaStyle):
+            laid = writer.call.format_map({"name": name, "arguments": f"{{{_VALUE}}}"})
+            values = ValueWriter(grammar, gemma(style.mark), self._spans)
+            inside = alternatives([values.members(form.members) for form in tool.objects])
+        elif isinstance(style, Elements):
+            laid = writer.call.format_map({"name": style.attribute(name), "values": _VALUE, "index": _ID})
+            elements = _Elements(grammar, writer, style, self._spans)
+            inside = alternatives([elements.members(form) for form in tool.objects])
+        else:
+            assert isinstance(style, NestedElements)
+            laid = writer.call.format_map({"name": name, "values": _VALUE})
+            nested = _Nested(grammar, writer, self._spans)
+            inside = alternatives([nested.members(form) for form in tool.objects])
+        return _fill(laid, {_VALUE: inside, _ID: "[1-9] [0-9]?"})
+
+    def _keywords(self, values: ValueWriter, form: ObjectForm) -> str:
+        """Return the expression of keyword arguments, or of one dict if a key is not a Python name."""
+        if not all(member.name.isidentifier() for member in form.members):
+            return values.value(form)
+        written = [(sequence(literal(f"{member.name}="), values.value(member.form)), member.required) for member in form.members]
+        return join_members(self._grammar, written, ", ")
+
+
+def _arguments(tool: OfferedTool) -> Form:
+    return ANY_OBJECT if tool.compiled.refused else tool.compiled.form
+
+
+def _fill(laid: str, slots: Mapping[str, str]) -> str:
+    """Return the expression of a text with its slots filled."""
+    parts = [slots[part.strip('\\"')] if _SLOT.fullmatch(part) else literal(part) for part in _SLOT.split(laid)]
+    return sequence(*parts)
+
+
+def _id(writer: FamilyWriter, name: str) -> str:
+    """Return the expression of a call's id in the family's scheme: a number at its end."""
+    text = "call_0" if writer.number_id is None else writer.number_id(0, name)
+    fixed = text.rstrip("0123456789")
+    digits = len(text) - len(fixed)
+    return sequence(literal(fixed), f"[0-9]{{{digits}}}" if digits > 1 else "[0-9]{1,3}")
+
+
+class _Elements:
+    """Writes arguments as elements (``styles.Elements``)."""
+
+    def __init__(self, grammar: Grammar, writer: FamilyWriter, style: Elements, spans: Spans | None) -> None:
+        self._grammar = grammar
+        self._style = style
+        end = style.value.partition("{value}")[2].strip()
+        self._texts = ValueWriter(grammar, bare(_markers(writer, end)), spans)
+        notation = PYTHON_IN_MARKUP if style.encode is as_python else JSON_IN_MARKUP
+        self._others = ValueWriter(grammar, notation, spans)
+
+    def members(self, form: ObjectForm) -> str:
+        """Return the expression of all elements."""
+        grammar = self._grammar
+        written = [(self._member(member.name, member.form), member.required) for member in form.members]
+        return sequence(*(each if required else grammar.optional(each) for each, required in written))
+
+    def _member(self, name: str, form: Form) -> str:
+        options: dict[str, list[str]] = {}
+        for option in form.options if isinstance(form, ChoiceForm) else (form,):
+            for kind, written in self._option(option):
+                options.setdefault(kind, []).append(written)
+        style = self._style
+        return alternatives(
+            [
+                _fill(
+                    style.value.format(
+                        key=style.attribute(name), value=_VALUE, type=kind, string="true" if kind == "string" else "false"
+                    ),
+                    {_VALUE: alternatives(written)},
+                )
+                for kind, written in options.items()
+            ]
+        )
+
+    def _option(self, form: Form) -> list[tuple[str, str]]:
+        """Return expressions of a value, each with its JSON type."""
+        if isinstance(form, TextForm | AnyForm):
+            return [("string", self._text(form if isinstance(form, TextForm) else TextForm()))]
+        if isinstance(form, NumberForm):
+            return [("number", self._others.number(form))]
+        if isinstance(form, ConstantForm):
+            return [self._constant(raw) for raw in form.values]
+        return [("object" if isinstance(form, ObjectForm) else "array", self._others.value(form))]
+
+    def _constant(self, raw: str) -> tuple[str, str]:
+        style = self._style
+        kind = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}.get(raw[0], "number")
+        return kind, literal(style.text(json.loads(raw)) if kind == "string" else style.encode(raw, _NO_MARKERS))
+
+    def _text(self, form: TextForm) -> str:
+        if self._style.text is not as_cdata:
+            return self._texts.text(form)
+        if form.pattern is not None or form.copied or form.most is not None:
+            return self._texts.text(form)
+        return alternatives(
+            [
+                self._texts.text(TextForm(1)),
+                sequence(literal(_CDATA[0]), self._grammar.without("cdata", [_CDATA[1]]), literal(_CDATA[1])),
+            ]
+        )
+
+
+class _Nested:
+    """Writes arguments as nested elements (``styles.NestedElements``)."""
+
+    def __init__(self, grammar: Grammar, writer: FamilyWriter, spans: Spans | None) -> None:
+        self._grammar = grammar
+        self._texts = ValueWriter(grammar, bare(_markers(writer, m3_element("", "")[: len(m3_element("", "")) // 2])), spans)
+
+    def members(self, form: ObjectForm) -> str:
+        """Return the expression of an object's members."""
+        grammar = self._grammar
+        written = [(self._element(member.name, member.form), member.required) for member in form.members]
+        return sequence(*(each if required else grammar.optional(each) for each, required in written))
+
+    def _element(self, name: str, form: Form) -> str:
+        return _fill(m3_element(name, _VALUE), {_VALUE: self._value(form)})
+
+    def _value(self, form: Form) -> str:
+        if isinstance(form, ObjectForm):
+            return self.members(form)
+        if isinstance(form, ArrayForm):
+            return self._items(form)
+        if isinstance(form, ChoiceForm):
+            return alternatives([self._value(option) for option in form.options])
+        if isinstance(form, NumberForm):
+            return self._texts.number(form)
+        if isinstance(form, ConstantForm):
+            return alternatives([literal(json.loads(raw) if raw.startswith('"') else raw) for raw in form.values])
+        return self._texts.text(form if isinstance(form, TextForm) else TextForm())
+
+    def _items(self, form: ArrayForm) -> str:
+        first = [self._element("item", item) for item in form.first]
+        required = [each if index < form.least else self._grammar.optional(each) for index, each in enumerate(first)]
+        if form.items is None or form.most <= len(first):
+            return sequence(*required)
+        rest = self._grammar.rule("item", self._element("item", form.items))
+        return sequence(*required, self._grammar.repeated("item", rest, max(0, form.least - len(first)), form.most - len(first)))
+
+
+def _markers(writer: FamilyWriter, end: str) -> tuple[str, ...]:
+    """Return the markers that a text without escapes must not contain: its end, and what begins a call or an argument."""
+    found = [end]
+    for marker in (*writer.markers, *writer.inner_markers):
+        if marker[0] == "<":
+            found += [marker, f"</{marker[1:]}"]
+    return tuple(dict.fromkeys(found))

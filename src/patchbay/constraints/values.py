@@ -1,0 +1,334 @@
+"""Grammars of values: forms written in a family's notation, as JSON, Python literals, bare texts or elements."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from patchbay.constraints.forms import (
+    AnyForm,
+    ArrayForm,
+    ChoiceForm,
+    ConstantForm,
+    Form,
+    Member,
+    NumberForm,
+    ObjectForm,
+    TextForm,
+)
+from patchbay.constraints.gbnf import Grammar, alternatives, character_class, excluding, integers, literal, sequence
+from patchbay.constraints.patterns import Alternatives, AnyText, CharSet, Concat, Pattern, Repeated, read_pattern
+from patchbay.constraints.spans import Spans
+from patchbay.formats.render.styles import PYTHON, PYTHON_IN_DOUBLE_QUOTES, PYTHON_WITH_JSON_WORDS, gemma_notation
+from patchbay.formats.render.values import Notation
+
+_CONTROL: Final = "".join(map(chr, (*range(0x20), 0x7F)))
+MAX_BARE: Final = 1000
+"""Maximum length of a text without quotes that must not be empty."""
+_MAX_INNER: Final = 32
+"""Items and members of a value of any form."""
+
+
+@dataclass(frozen=True)
+class ValueNotation:
+    """How values are written.
+
+    ``write``: a constant, given as JSON text. ``quotes``: before and behind a text. ``excluded``: the characters that do not
+    stand for themselves in a text; ``escapes``: an expression for those that are written otherwise. ``inner``: a given text as it
+    stands inside of the quotes, None for one that cannot be written. ``markers``: a text of any length must not contain them.
+    ``trimmed``: white space around a text is lost.
+    """
+
+    write: Callable[[str], str]
+    quotes: tuple[str, str]
+    excluded: str
+    escapes: str
+    inner: Callable[[str], str | None]
+    key: Callable[[str], str]
+    comma: str = ", "
+    colon: str = ": "
+    markers: tuple[str, ...] = ()
+    trimmed: bool = False
+
+
+def _json_inner(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _python_inner(quote: str) -> Callable[[str], str]:
+    def inner(text: str) -> str:
+        for plain, written in (("\\", "\\\\"), (quote, f"\\{quote}"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+            text = text.replace(plain, written)
+        return re.sub(f"[{re.escape(_CONTROL)}]", lambda found: f"\\x{ord(found[0]):02x}", text)
+
+    return inner
+
+
+_JSON_ESCAPES: Final = '"\\\\" ["\\\\/bfnrt]'
+_PYTHON_ESCAPES: Final = '"\\\\" [\'\\"\\\\nrt]'
+
+JSON: Final = ValueNotation(
+    write=lambda raw: raw,
+    quotes=('"', '"'),
+    excluded=f'"\\{_CONTROL}',
+    escapes=_JSON_ESCAPES,
+    inner=_json_inner,
+    key=lambda name: json.dumps(name, ensure_ascii=False),
+)
+JSON_IN_MARKUP: Final = ValueNotation(
+    write=lambda raw: raw.replace("<", "\\u003c").replace("&", "\\u0026"),
+    quotes=('"', '"'),
+    excluded=f'"\\<&{_CONTROL}',
+    escapes=_JSON_ESCAPES,
+    inner=lambda text: _json_inner(text).replace("<", "\\u003c").replace("&", "\\u0026"),
+    key=lambda name: json.dumps(name, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026"),
+)
+JSON_IN_TEXT: Final = ValueNotation(
+    write=_json_inner,
+    quotes=('\\"', '\\"'),
+    excluded=f'"\\{_CONTROL}',
+    escapes='"\\\\\\\\" [nt]',
+    inner=lambda text: _json_inner(_json_inner(text)),
+    key=lambda name: _json_inner(json.dumps(name, ensure_ascii=False)),
+)
+"""JSON as the content of a JSON string."""
+
+
+def _python(notation: Notation, quote: str, also: str = "") -> ValueNotation:
+    return ValueNotation(
+        write=notation.convert,
+        quotes=(quote, quote),
+        excluded=f"{quote}\\{also}{_CONTROL}",
+        escapes=_PYTHON_ESCAPES,
+        inner=_python_inner(quote),
+        key=notation.key,
+    )
+
+
+PYTHON_NOTATIONS: Final = {
+    PYTHON: _python(PYTHON, "'"),
+    PYTHON_IN_DOUBLE_QUOTES: _python(PYTHON_IN_DOUBLE_QUOTES, '"'),
+    PYTHON_WITH_JSON_WORDS: _python(PYTHON_WITH_JSON_WORDS, '"'),
+}
+PYTHON_IN_MARKUP: Final = _python(PYTHON, "'", "<&")
+
+
+def gemma(mark: str) -> ValueNotation:
+    """Return Gemma's notation; texts stand between two marks."""
+    written = gemma_notation(mark)
+    return ValueNotation(
+        write=written.convert,
+        quotes=(mark, mark),
+        excluded=mark[0],
+        escapes="",
+        inner=lambda text: None if mark in text else text,
+        key=lambda name: name,
+        comma=",",
+        colon=":",
+        markers=(mark,),
+    )
+
+
+def bare(markers: tuple[str, ...]) -> ValueNotation:
+    """Return the notation of texts without quotes and escapes, which end at a marker."""
+    return ValueNotation(
+        write=json.loads,
+        quotes=("", ""),
+        excluded="".join(dict.fromkeys(marker[0] for marker in markers)) + "&\r\n",
+        escapes="",
+        inner=lambda text: None if any(marker in text for marker in markers) else text,
+        key=lambda name: name,
+        markers=markers,
+        trimmed=True,
+    )
+
+
+class ValueWriter:
+    """Writes the expressions of values in one notation into a grammar. ``spans``: where texts and numbers are copied from."""
+
+    def __init__(self, grammar: Grammar, notation: ValueNotation, spans: Spans | None = None) -> None:
+        self._grammar = grammar
+        self._notation = notation
+        self._spans = spans
+
+    def value(self, form: Form) -> str:
+        """Return the expression of a value."""
+        if isinstance(form, TextForm):
+            return self.text(form)
+        if isinstance(form, NumberForm):
+            return self.number(form)
+        if isinstance(form, ConstantForm):
+            return alternatives([literal(self._notation.write(raw)) for raw in form.values])
+        if isinstance(form, ObjectForm):
+            return self._object(form)
+        if isinstance(form, ArrayForm):
+            return self._array(form)
+        if isinstance(form, ChoiceForm):
+            return alternatives([self.value(option) for option in form.options])
+        return self._any(form)
+
+    def text(self, form: TextForm) -> str:
+        """Return the expression of a text, in its quotes."""
+        notation = self._notation
+        return sequence(literal(notation.quotes[0]), self._inside(form), literal(notation.quotes[1]))
+
+    def _inside(self, form: TextForm) -> str:
+        notation, grammar = self._notation, self._grammar
+        if form.pattern is not None:
+            tree = read_pattern(form.pattern)
+            assert tree is not None
+            return self._pattern(tree)
+        if form.copied and self._spans is not None and (copied := self._spans.texts(grammar, notation.inner, form)):
+            return copied
+        if form.least == 0 and form.most is None:
+            return self._any_text()
+        return self._bounded(form) if form.most != 0 else ""
+
+    def _any_text(self) -> str:
+        notation, grammar = self._notation, self._grammar
+        if notation.markers:
+            return grammar.without("text", notation.markers)
+        return grammar.long("text", self._any_character())
+
+    def _any_character(self) -> str:
+        notation = self._notation
+        escapes = [notation.escapes] if notation.escapes else []
+        return self._grammar.rule("char", alternatives([excluding(notation.excluded), *escapes]))
+
+    def _bounded(self, form: TextForm) -> str:
+        """Return the expression of a text with a least or a greatest length."""
+        notation, character = self._notation, self._any_character()
+        if not notation.trimmed:
+            if form.most is not None:
+                return f"{character}{{{form.least},{form.most}}}"
+            return sequence(f"{character}{{{form.least}}}", self._grammar.long("text", character))
+        edge = excluding(f"{notation.excluded} \t")
+        if form.most == 1:
+            return edge if form.least else self._grammar.optional(edge)
+        most = MAX_BARE if form.most is None else form.most
+        rest = sequence(f"{character}{{{max(0, form.least - 2)},{most - 2}}}", edge)
+        found = sequence(edge, rest if form.least > 1 else self._grammar.optional(rest))
+        return found if form.least else self._grammar.optional(found)
+
+    def _pattern(self, tree: Pattern) -> str:
+        if isinstance(tree, CharSet):
+            return self._character(tree)
+        if isinstance(tree, Concat):
+            return sequence(*map(self._pattern, tree.parts))
+        if isinstance(tree, Alternatives):
+            return alternatives([self._pattern(option) for option in tree.options])
+        if isinstance(tree, Repeated):
+            return self._grammar.repeated("part", self._pattern(tree.part), tree.least, tree.most)
+        assert isinstance(tree, AnyText)
+        return self._any_text()
+
+    def _character(self, wanted: CharSet) -> str:
+        """Return the expression of one character, those that do not stand for themselves written as the notation has it."""
+        notation = self._notation
+        special = sorted(set(notation.excluded))
+        options = []
+        outside = _subtract(wanted.ranges, special) if not wanted.negated else ()
+        if wanted.negated:
+            options.append(character_class([*wanted.ranges, *((ord(one), ord(one)) for one in special)], negated=True))
+        elif outside:
+            options.append(character_class(outside))
+        written = [one for one in special if _includes(wanted, one) and one not in _CONTROL]
+        options += [literal(inner) for one in written if (inner := notation.inner(one)) is not None]
+        return alternatives(options) if options else character_class([(0, 0)])  # (nothing can be written)
+
+    def number(self, form: NumberForm) -> str:
+        """Return the expression of a number."""
+        if form.copied and self._spans is not None and (copied := self._spans.numbers(form)):
+            return copied
+        if form.integer:
+            return self._grammar.rule("integer", integers(form.least, form.most))
+        sign = "" if form.positive else '"-"?'
+        return self._grammar.rule("number", sequence(sign, '([1-9] [0-9]{0,15} | "0") ("." [0-9]{1,16})?'))
+
+    def _object(self, form: ObjectForm) -> str:
+        if form.extra is None or form.members:
+            return sequence(literal("{"), self.members(form.members), literal("}"))
+        return self._pairs(self.value(form.extra))
+
+    def _pairs(self, value: str) -> str:
+        """Return the expression of an object with any keys."""
+        pair = sequence(self.text(TextForm(1, 64)), literal(self._notation.colon), self._grammar.rule("value", value))
+        pairs = self._grammar.separated("pair", self._grammar.rule("pair", pair), self._notation.comma, 0, _MAX_INNER)
+        return sequence(literal("{"), pairs, literal("}"))
+
+    def members(self, members: Sequence[Member]) -> str:
+        """Return the expression of an object's members, without the braces."""
+        notation = self._notation
+        written = [
+            (sequence(literal(notation.key(member.name) + notation.colon), self.value(member.form)), member.required)
+            for member in members
+        ]
+        return join_members(self._grammar, written, notation.comma)
+
+    def _array(self, form: ArrayForm) -> str:
+        comma = literal(self._notation.comma)
+        items = [self.value(item) for item in form.first]
+        rest = "" if form.items is None else self._grammar.rule("item", self.value(form.items))
+        if not items:
+            inside = self._grammar.separated("item", rest, self._notation.comma, form.least, form.most) if rest else ""
+            return sequence(literal("["), inside, literal("]"))
+        more = form.most - len(items)
+        tail = ""
+        if rest and more > 0:
+            tail = self._grammar.repeated("item-next", sequence(comma, rest), max(0, form.least - len(items)), more)
+        for index in range(len(items) - 1, -1, -1):  # items behind the least number may be left out
+            tail = sequence(comma if index else "", items[index], tail)
+            if index >= form.least:
+                tail = self._grammar.optional(tail)
+        return sequence(literal("["), tail, literal("]"))
+
+    def _any(self, form: AnyForm) -> str:
+        options = [self.text(TextForm()), self.number(NumberForm()), *(literal(self._notation.write(raw)) for raw in _WORDS)]
+        if form.depth > 0:
+            inner = self._grammar.rule("any", self._any(AnyForm(form.depth - 1)))
+            items = self._grammar.separated("any-item", inner, self._notation.comma, 0, _MAX_INNER)
+            options += [sequence(literal("["), items, literal("]")), self._pairs(inner)]
+        return self._grammar.rule("any", alternatives(options))
+
+
+_WORDS: Final = ("true", "false", "null")
+
+
+def join_members(grammar: Grammar, members: Sequence[tuple[str, bool]], separator: str) -> str:
+    """Return members in their order, the optional ones or not, a separator between any two. Each has whether it is required."""
+    between = literal(separator)
+    after = [""]  # what may follow, once a member was written
+    for written, required in reversed(members):
+        with_separator = sequence(between, written)
+        rest = sequence(with_separator if required else grammar.optional(with_separator), after[-1])
+        after.append(grammar.rule("members", rest) if rest else "")
+    after.reverse()
+    options = []
+    for index, (written, required) in enumerate(members):
+        options.append(sequence(written, after[index + 1]))
+        if required:
+            break
+    else:
+        options.append("")
+    return alternatives(options)
+
+
+def _includes(wanted: CharSet, character: str) -> bool:
+    inside = any(low <= ord(character) <= high for low, high in wanted.ranges)
+    return inside is not wanted.negated
+
+
+def _subtract(ranges: Sequence[tuple[int, int]], characters: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranges without these characters, which are sorted."""
+    found = list(ranges)
+    for character in characters:
+        code, before, found = ord(character), found, []
+        for low, high in before:
+            if low <= code <= high:
+                found += [(a, b) for a, b in ((low, code - 1), (code + 1, high)) if a <= b]
+            else:
+                found.append((low, high))
+    return found
