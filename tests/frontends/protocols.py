@@ -265,6 +265,9 @@ class Server:
         self._cut = cut
         self._pieces: list[bytes] = []
 
+    async def describe(self) -> None:
+        """See AsyncUpstream."""
+
     async def send(self, body: bytes) -> bytes | None:
         """See AsyncUpstream."""
         self.asked.append(json.loads(body))

@@ -167,7 +167,10 @@ CUT: dict[str, tuple[Callable[[bytes], tuple[bytes, bytes]], bytes]] = {
 def test_truncated_body_sends_no_upstream_request(cut: str, caplog: pytest.LogCaptureFixture) -> None:
     path, body = "/v1/messages", encode(messages([("one", "a", True)]))
     length, sent = CUT[cut][0](body)
-    with ScriptedUpstream(lambda _body: "Fine.") as upstream, serving(create_app(upstream.url, tools="text")) as port:
+    with (
+        ScriptedUpstream(lambda _body: "Fine.") as upstream,
+        serving(create_app(upstream.url, tools="text", constrain="off")) as port,
+    ):
         with socket.create_connection(("127.0.0.1", port), timeout=BOUND) as connection:
             connection.sendall(
                 b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n%b\r\n\r\n" % (path.encode(), length)

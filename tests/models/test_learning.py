@@ -75,12 +75,19 @@ def test_description_of_the_server_decides_before_the_first_request(
 @pytest.mark.parametrize("properties", [None, [], {"chat_template_caps": 1}, {"chat_template_caps": {"supports_tools": "no"}}])
 def test_another_answer_describes_nothing(properties: Any) -> None:
     memory = Capabilities()
-    memory.learn_properties(properties)
+    memory.learn_description(properties)
     assert memory.of("m").mode is None
 
 
 @pytest.mark.parametrize(
-    ("mode", "fields"), [("text", {}), ("native", {}), ("auto", {"tool_choice": "none"}), ("auto", {"tools": []})]
+    ("mode", "fields"),
+    [
+        ("text", {"patchbay": {"constrain": "off"}}),
+        ("text", {"grammar": "x"}),
+        ("native", {}),
+        ("auto", {"tool_choice": "none"}),
+        ("auto", {"tools": []}),
+    ],
 )
 def test_server_is_asked_for_its_description_only_where_it_matters(mode: str, fields: dict[str, Any]) -> None:
     assert Step.DESCRIBE is not next(make(Capabilities(), mode, **fields).steps())

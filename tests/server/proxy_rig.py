@@ -171,7 +171,7 @@ class FakeExchange:
 
     steps = Exchange.steps
     _encoder = ChatEncoder()
-    _is_learning = False
+    _needs_description = False
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         if self.fake.pop("refuse", False):

@@ -21,6 +21,8 @@ def test_server_is_asked_once_for_its_description(described: str) -> None:
 
     async def script(request: web.Request) -> web.StreamResponse:
         asked.append(f"{request.method} {request.path}" + " tools" * (b'"tools"' in await request.read()))
+        if request.path == "/up/v1/models":
+            return web.json_response({"data": []})
         if request.path != "/up/props":
             answer = {"id": "c", "choices": [{"index": 0, "message": {"content": CALL}, "finish_reason": "stop"}]}
             return web.json_response(answer)
@@ -35,4 +37,5 @@ def test_server_is_asked_once_for_its_description(described: str) -> None:
             answer = ask(port, "POST", "/v1/chat/completions", BODY).json
             assert "lookup" == answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     chat = "POST /up/v1/chat/completions" + " tools" * (described != "without tools")
-    assert ["GET /up/props", chat, chat] == asked
+    listed = ["GET /up/v1/models"] * (described in ("missing", "not json"))
+    assert ["GET /up/props", *listed, chat, chat] == asked

@@ -179,6 +179,11 @@ class Compiled:
     checked: tuple[str, ...] = ()
     refused: str = ""
 
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """What is left to be checked, in words."""
+        return (self.refused,) if self.refused else self.checked
+
 
 def compile_schema(schema: Any) -> Compiled:
     """Compile the schema of a tool's arguments or of an answer. Never raises: what cannot be expressed is ``refused``."""

@@ -20,9 +20,9 @@ _THOUGHTS = ("<think>\n", "\n</think>\n\n")
 class ReplyRules:
     """What a reply may be.
 
-    ``needed``: it is at least one call, else calls or text. ``most``: the greatest number of calls. ``answer``: an answer without
-    calls has this form, as JSON. ``reasoning``: the model may reason first, between its family's tags. ``opened``: its prompt has
-    opened the reasoning.
+    ``needed``: it is at least one call, else calls or text. ``most``: the greatest number of calls, 0 for text alone.
+    ``answer``: an answer without calls has this form, as JSON. ``reasoning``: the model may reason first, between its family's
+    tags. ``opened``: its prompt has opened the reasoning.
     """
 
     needed: bool = False
@@ -35,16 +35,19 @@ class ReplyRules:
 def reply_grammar(writer: Writer, tools: Sequence[OfferedTool], rules: ReplyRules, spans: Spans | None = None) -> str:
     """Return the grammar, in GBNF, of a reply in a writer's format. Raises NoGrammarError."""
     grammar = Grammar()
-    calls = CallWriter(grammar, writer, spans).calls(tools, rules.most)
+    calls = CallWriter(grammar, writer, spans).calls(tools, rules.most) if rules.most else ""
     if rules.needed:
         reply = calls
     elif rules.answer is not None:
-        reply = alternatives([grammar.rule("calls", calls), ValueWriter(grammar, JSON).value(rules.answer)])
+        answer = ValueWriter(grammar, JSON).value(rules.answer)
+        reply = alternatives([grammar.rule("calls", calls), answer]) if calls else answer
     else:
         text = grammar.without("prose", _openings(writer))
         before = sequence(text, literal("\n")) if isinstance(writer, FencedWriter) else text
-        calls = grammar.rule("calls", calls)
-        reply = alternatives([text, calls, sequence(before, calls)])
+        reply = text
+        if calls:
+            calls = grammar.rule("calls", calls)
+            reply = alternatives([text, calls, sequence(before, calls)])
     return grammar.text(sequence(_thoughts(grammar, writer, rules), reply))
 
 

@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from patchbay._text import one_line, printable
+from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import UpstreamError
 from patchbay.models.providers import REASONING_FIELDS, SENT_BACK, keep_fields, without_fields
 from patchbay.types import Message
@@ -140,6 +141,8 @@ class Accepted:
     """A client's grammar is refused beside tools."""
     only_streams: bool = False
     """It answers in a stream only."""
+    no_constraint: bool = False
+    """A constraint of ours is refused."""
     not_added: frozenset[str] = frozenset()
     """The fields that may not be added to a request."""
     unsupported: frozenset[Unsupported] = frozenset()
@@ -152,6 +155,8 @@ class Accepted:
             return f"takes no response_format {'beside tools' if self.format_use is FormatUse.ALONE else 'at all'}"
         if name == "choice_in_words":
             return "takes no tool_choice: it is asked for in the prompt"
+        if name == "no_constraint":
+            return "refuses a grammar: calls are not constrained"
         if name == "unsupported":
             names = sorted(f"{each}={value.decode()}" if value else each for each, value in self.unsupported)
             return f"does not take {', '.join(names)}: left out from now on"
@@ -210,6 +215,14 @@ class ModelCapabilities:
         _logger.info("The server of the model %s %s", *(printable(one_line(text, 200)) for text in (self._name, what)))
 
 
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server says of itself. ``reasons``: its model's template has reasoning; None: unknown."""
+
+    backend: Backend | None = None
+    reasons: bool | None = None
+
+
 class Capabilities:
     """The capabilities of one server's models. Shared by its clients, bounded, not persisted.
 
@@ -219,17 +232,24 @@ class Capabilities:
     def __init__(self, *, doubts: bool = True) -> None:
         self.doubts = doubts
         self.described = not doubts
-        """The server's ``/props`` were read, or are not needed."""
+        """The server's description was read, or is not needed."""
+        self.server = ServerFacts()
         self._mode: Literal["native", "text"] | None = None
         self._models: OrderedDict[Any, ModelCapabilities] = OrderedDict()
 
-    def learn_properties(self, properties: Any) -> None:
-        """Record what llama.cpp's ``/props`` say of the template of its model, whatever name that is requested by."""
+    def learn_description(self, description: Any) -> None:
+        """Record what a server says of itself: llama.cpp's ``/props``, or a list of models.
+
+        llama.cpp's template is that of its only model, whatever name that is requested by.
+        """
         self.described = True
-        caps = properties.get("chat_template_caps") if isinstance(properties, Mapping) else None
+        if not isinstance(description, Mapping):
+            return
+        caps, template = description.get("chat_template_caps"), description.get("chat_template")
         takes_tools = caps.get("supports_tools") if isinstance(caps, Mapping) else None
         if isinstance(takes_tools, bool):
             self._mode = "native" if takes_tools else "text"
+        self.server = ServerFacts(backend_of(description), "</think>" in template if isinstance(template, str) else None)
 
     def of(self, model: Any) -> ModelCapabilities:
         """Return the capabilities of a model."""
@@ -285,6 +305,18 @@ def refuses_choice(status: int, text: str) -> bool:
 
 
 Answer = TypeVar("Answer")
+
+_CONSTRAINT: Final = re.compile(
+    r"grammar|gbnf|structured|guided|\bebnf\b|response[_ ]format|json[_ ]schema|sampler|extra (?:inputs?|fields?)|unrecogni[sz]ed"
+    r"|unexpected|unknown",
+    re.IGNORECASE,
+)
+
+
+def refuses_constraint(status: int, text: str) -> bool:
+    """Whether an upstream's error may be about a constraint that was added to the request."""
+    return status in _REFUSAL_STATUSES and _CONSTRAINT.search(text[:_MOST_READ]) is not None
+
 
 _STATUSES: Final = frozenset({400, 422})
 _DISPENSABLE: Final = SENT_BACK | {"stream_options", "parallel_tool_calls"}

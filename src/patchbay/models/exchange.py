@@ -44,7 +44,7 @@ class Step(Enum):
     """The next step of an exchange's driver."""
 
     DESCRIBE = "describe"
-    """Read the server's ``/props``; resume with them, decoded, or None."""
+    """Read the server's description (``AsyncUpstream.describe``); resume with it, decoded, or None."""
     SEND = "send"
     """Send ``Exchange.request``; resume with an UpstreamRejection, a whole answer (bytes, or decoded), or None for a stream."""
     RECEIVE = "receive"
@@ -103,11 +103,11 @@ class Exchange(Generic[Out]):
     ) -> None:
         """``encoder`` writes the client's answer, by default as chat completions."""
         self._client_request = client_request = ChatCompletionBody(body, options, always_read=encoder is not None)
-        self._options = options
+        self._options = client_request.options
         self.client_streams = client_request.stream
         self.transparent = client_request.request_tools is None
         """There are no tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
-        self.request = body
+        self.request = client_request.body
         self.finished = False
         """The rest of the upstream's stream is not needed."""
         self.complete = False
@@ -129,6 +129,8 @@ class Exchange(Generic[Out]):
         self._usage: Any = None
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
+        self._needs_description = False
+        """This request depends on what the server says of itself."""
         self._offered = len(client_request.request_tools.names) if client_request.request_tools is not None else 0
         if not self.transparent:
             self._capabilities = capabilities
@@ -137,7 +139,8 @@ class Exchange(Generic[Out]):
     def _begin(self, client_request: ChatCompletionBody) -> None:
         """Begin with what is known of the model."""
         self._known = self._capabilities.of(client_request.model)
-        self._builder = UpstreamRequestBuilder(client_request, self._known, self._first_kind())
+        self._builder = UpstreamRequestBuilder(client_request, self._known, self._first_kind(), self._capabilities.server)
+        self._needs_description = self._is_learning or self._builder.may_constrain
         probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
         self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
 
@@ -151,7 +154,7 @@ class Exchange(Generic[Out]):
         assert tools is not None
         if tools.specs == ():
             return "native"
-        if mode == "text":
+        if mode == "text" or (mode == "auto" and self._options.constrain == "force" and tools.specs is not None):
             return "text"
         if mode == "native" or tools.specs is None:
             return "native"
@@ -175,9 +178,9 @@ class Exchange(Generic[Out]):
 
         Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
         """
-        if self._is_learning and not self._capabilities.described:
+        if self._needs_description and not self._capabilities.described:
             self._capabilities.described = True  # (a request that comes meanwhile does not wait)
-            self._capabilities.learn_properties((yield Step.DESCRIBE))
+            self._capabilities.learn_description((yield Step.DESCRIBE))
             self._begin(self._client_request)
         again = True
         while again:
@@ -530,6 +533,7 @@ class Exchange(Generic[Out]):
             tools=self._offered,
             calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
             reasons=self.all_reasons,
+            constraint=self._builder.constraint.kind if self.mode == "text" else "",
             **token_counts(usage or self._total(self._usage)),
             **ended,
         )

@@ -23,7 +23,10 @@ class AsyncUpstream(Protocol):
     """A server. Over a blocking client these methods block and never suspend (``wrap``)."""
 
     async def describe(self) -> Any:
-        """Return llama.cpp's ``/props``, decoded; None if the server has none, is slow to send them, or cannot be asked."""
+        """Return the server's description, decoded: llama.cpp's ``/props``, else its list of models.
+
+        None if the server has neither, is slow to send them, or cannot be asked.
+        """
         return None
 
     async def send(self, body: bytes, /) -> UpstreamRejection | bytes | Mapping[str, Any] | None:

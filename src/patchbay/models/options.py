@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # (the command line reads flags without loading formats)
 
 ToolMode = Literal["auto", "text", "native"]
 SystemInjection = Literal["merge", "prepend"]
+ConstrainMode = Literal["auto", "off", "force"]
 
 
 def parse_xml_tools(pairs: Iterable[str]) -> dict[str, str] | None:
@@ -52,6 +53,10 @@ class TextOptions:
     ``repair_rounds``: maximum of retries for calls whose arguments do not fit their schema.
     ``choice_rounds``: maximum of retries for an answer that breaks ``tool_choice`` or ``response_format``, or has a call whose
     arguments are no JSON object.
+    ``constrain``: for tools in the prompt, the server is sent a grammar of the valid calls: "auto" where it takes one, "force"
+    always (tools are in the prompt then, and a request fails if its server takes no grammar), "off" never.
+    ``copy_arguments``: texts and numbers in arguments are copied from the conversation, and there is one call in an answer. A
+    request's own ``patchbay`` field has the same two options.
     """
 
     tools: ToolMode = field(
@@ -106,6 +111,21 @@ class TextOptions:
         default=0, metadata=flag("Retries for calls whose arguments do not match their schema.", metavar="N", min=0)
     )
     choice_rounds: int = 2
+    constrain: ConstrainMode = field(
+        default="auto",
+        metadata=flag(
+            "Whether the model's server allows valid calls only, for tools in the prompt: auto: where it can; off: never; force: "
+            "always, and a request fails where it cannot.",
+            type=ConstrainMode,
+        ),
+    )
+    copy_arguments: bool = field(
+        default=False,
+        metadata=flag(
+            "With a grammar, let a model write one call at a time, and copy texts and numbers in it from the conversation where "
+            "their schema leaves them free: for models of less than a billion parameters."
+        ),
+    )
 
     def __post_init__(self) -> None:
         from patchbay.formats.catalog import choose
@@ -119,7 +139,7 @@ class TextOptions:
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
             raise ConfigurationError("tool_call_tag and tool_result_tag must differ.")
-        for option in ("include_examples", "lenient_fences", "reasoning"):
+        for option in ("include_examples", "lenient_fences", "reasoning", "copy_arguments"):
             _one_of(option, getattr(self, option), (True, False))
         for option in ("template", "generate_id"):
             value = getattr(self, option)
@@ -128,6 +148,7 @@ class TextOptions:
         check_xml_tools(self.xml_tools)
         _one_of("tools", self.tools, ("auto", "text", "native"))
         _one_of("system_injection", self.system_injection, ("merge", "prepend"))
+        _one_of("constrain", self.constrain, ("auto", "off", "force"))
         _one_of("unknown_tools", self.unknown_tools, ("text", "keep", "drop"))
         for option in ("repair_rounds", "choice_rounds"):
             value = getattr(self, option)

@@ -162,7 +162,7 @@ class AnswerFormat:
     """A ``response_format`` that asks for JSON; ``schema`` is None if any object is allowed."""
 
     def __init__(self, schema: Mapping[str, Any] | None, written: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._what = f"one JSON value that fits this JSON Schema: {written}" if schema is not None else "one JSON object"
 
     @property
@@ -203,7 +203,7 @@ class AnswerFormat:
             value = msgspec.json.decode(text)  # strict: a client's parser takes no NaN
         except (ValueError, RecursionError):
             return None, _NO_JSON if text else "it is empty"
-        if self._schema is None:
+        if self.schema is None:
             return (text, "") if isinstance(value, dict) else (None, "it is not a JSON object")
         complaints = self._validator.error_messages(value) if check_schema else ()
         return (None, "; ".join(complaints)) if complaints else (text, "")
@@ -212,7 +212,7 @@ class AnswerFormat:
     def _validator(self) -> SchemaValidator:
         from patchbay.schema.validation import SchemaValidator  # heavy, and needed only where an answer is checked
 
-        return SchemaValidator("response_format", self._schema or {})
+        return SchemaValidator("response_format", self.schema or {})
 
 
 def _embedded(text: str) -> Iterator[str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from patchbay.cache import SizedCache
-from patchbay.errors import InvalidRequestError
+from patchbay.constraints.backends import Backend, Constraint
+from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.render import writer_for
 from patchbay.formats.render.fenced import takes_text
@@ -29,6 +30,9 @@ from patchbay.models.providers import developer_as_system
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
 from patchbay.types import Message, ToolSpec, read_specs
+
+if TYPE_CHECKING:
+    from patchbay.constraints.plan import ConstraintPlanner
 
 
 class RequestFields:
@@ -230,6 +234,9 @@ _LEFT_OUT: Final = "[A {} was left out: the model's server does not take it.]"
 _SHOWN: Final = {"image_url": "picture", "input_audio": "sound"}
 _OPTIONS: Final = frozenset({"reasoning_effort", "service_tier", "verbosity"})
 """Fields that a front-end translates and that change no answer's meaning."""
+_OWN_FIELD: Final = "patchbay"
+_OWN_OPTIONS: Final = frozenset({"constrain", "copy_arguments"})
+"""The options that a request may set itself."""
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 _CONSTRAINTS: Final = frozenset(
     {
@@ -276,6 +283,15 @@ class RequestTools:
         options = self.options
         writer = writer_for(self.format, tool_call_tag=options.tool_call_tag, tool_result_tag=options.tool_result_tag)
         return f"```{options.tool_result_tag}" if writer.format == "fenced" else None
+
+    @cached_property
+    def planner(self) -> ConstraintPlanner:
+        """Makes the grammars of these tools' calls."""
+        from patchbay.constraints.plan import ConstraintPlanner  # (needed only where a server takes a grammar)
+
+        options = self.options
+        tags = {"tool_call_tag": options.tool_call_tag, "tool_result_tag": options.tool_result_tag}
+        return ConstraintPlanner(self.specs or (), writer_for(self.format, **tags, text_tools=self.text_tools))
 
     @cached_property
     def contract(self) -> str:
@@ -335,7 +351,7 @@ class ChatCompletionBody(RequestFields):
         """``always_read``: the answer is parsed even without tools; the body is then not what the client wrote."""
         super().__init__(body)
         self._is_translated = always_read
-        self._options = options
+        self.options = self._options = options = self._with_own_options(options)
         self._format = options.prompt_format(self.model)
         self.request_tools: RequestTools | None = None
         self.policy = Policy()
@@ -358,6 +374,21 @@ class ChatCompletionBody(RequestFields):
         elif always_read:
             self.request_tools = RequestTools((), frozenset(), make_rules((), "text"), options, self._format)
             self._drop({"tool_choice", "parallel_tool_calls"})  # servers refuse them without tools
+
+    def _with_own_options(self, options: TextOptions) -> TextOptions:
+        """Return the options with those of the request's own ``patchbay`` field, which is not sent on."""
+        given = self.value(_OWN_FIELD)
+        if given is None:
+            return options
+        self._drop({_OWN_FIELD})
+        if not isinstance(given, Mapping) or given.keys() - _OWN_OPTIONS:
+            raise InvalidRequestError(
+                f"'{_OWN_FIELD}' must be an object of {' and '.join(sorted(_OWN_OPTIONS))}.", param=_OWN_FIELD
+            )
+        try:
+            return replace(options, **given)
+        except (ConfigurationError, TypeError) as error:
+            raise InvalidRequestError(f"'{_OWN_FIELD}': {error}", param=_OWN_FIELD) from None
 
     def _drop(self, names: AbstractSet[str]) -> None:
         if not names.isdisjoint(self.fields):
@@ -447,6 +478,29 @@ class ChatCompletionBody(RequestFields):
         if format_in_words:
             del body["response_format"]
         return encode({**body, **added, "messages": [*view, *extra]})
+
+    def constraint(self, backend: Backend, *, reasons: bool, opened: bool) -> Constraint:
+        """Return the constraint of a text model's reply. ``reasons``, ``opened``: the model may reason first, has begun to."""
+        from patchbay.constraints.plan import CallRules, answer_form
+
+        assert self.request_tools is not None
+        policy, options = self.policy, self.options
+        rules = CallRules(
+            needed=policy.needed,
+            forbidden=policy.forbidden,
+            single=policy.single or options.copy_arguments,  # (a small model repeats its call until it is cut)
+            names=policy.names,
+            answer=None if self.answer_format is None or policy.needed else answer_form(self.answer_format.schema),
+            reasoning=reasons and options.reasoning,
+            opened=opened,
+        )
+        return self.request_tools.planner.constraint(backend, rules, self.copied_text if options.copy_arguments else None)
+
+    @property
+    def copied_text(self) -> str:
+        """The text that arguments may be copied from: what users wrote and tools returned."""
+        said = [text_of(message.get("content")) for message in self.messages if message["role"] in ("user", "tool", "function")]
+        return "\n".join(said)
 
     @property
     def chooses(self) -> bool:

@@ -24,6 +24,8 @@ class RequestRecord:
     """The key of the agent's session."""
     mode: Literal["", "native", "text"] = ""
     """How the model got its tools: "" if there were none, and for a live session."""
+    constraint: Literal["", "grammar", "schema"] = ""
+    """What constrained the last answer of a text model: "" without a constraint."""
     stream: bool = False
     tools: int = 0
     """How many tools were offered."""

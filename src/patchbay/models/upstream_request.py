@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from patchbay.constraints.backends import NO_CONSTRAINT, Constraint
+from patchbay.errors import InvalidRequestError
 from patchbay.models.capabilities import (
     FormatUse,
     ModelCapabilities,
     Roles,
+    ServerFacts,
     demands_stream,
     fewer_roles,
     refused_fields,
     refuses_choice,
+    refuses_constraint,
     refuses_tools,
 )
 from patchbay.models.policy import Policy, refuses_format
@@ -35,8 +39,11 @@ class UpstreamRequestBuilder:
     not fit, and what is wrong with it.
     """
 
-    def __init__(self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind) -> None:
+    def __init__(self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind, server: ServerFacts) -> None:
         self.kind = kind
+        self.constraint = NO_CONSTRAINT
+        """What the last ``body`` adds to constrain the reply."""
+        self._server = server
         self.format_only = False
         self.streams = self.collects = self.asks_usage = False
         self.extra: list[Message] = []
@@ -89,8 +96,29 @@ class UpstreamRequestBuilder:
         self._added = {"stream": True} if self.collects else {}
         if is_text and not self.format_only and "stop" not in accepts.not_added and tools.stop and call.value("stop") is None:
             self._added["stop"] = [tools.stop]
+        self.constraint = self._constrain()
+        self._added |= self.constraint.fields
         if self.asks_usage:
             self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
+
+    @property
+    def may_constrain(self) -> bool:
+        """Whether the reply is constrained if the server can do that."""
+        is_text = self.kind == "text" and not self.format_only
+        return is_text and self._client_request.options.constrain != "off" and not self._client_request.constrained
+
+    def _constrain(self) -> Constraint:
+        """Return the constraint of the reply. Raises InvalidRequestError if there must be one and there is none."""
+        if not self.may_constrain:
+            return NO_CONSTRAINT
+        request, backend = self._client_request, self._server.backend
+        made = NO_CONSTRAINT
+        if backend is not None and not self._accepts.no_constraint:
+            made = request.constraint(backend, reasons=self._server.reasons is not False, opened=self._known.prefilled)
+        if request.options.constrain == "force" and not made.fields:
+            why = "refuses grammars" if self._accepts.no_constraint else made.reason or "is not known to take grammars"
+            raise InvalidRequestError(f"--constrain force: the model's server {why}. Use auto.", param="constrain")
+        return made
 
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""
@@ -128,6 +156,9 @@ class UpstreamRequestBuilder:
             self._tools_refused = self._known.mode is None
             self.use_text()
             change = "the server refuses tools, so they are in the prompt"
+        elif self.constraint.fields and self._client_request.options.constrain == "auto" and refuses_constraint(status, text):
+            self._note(no_constraint=True)
+            change = "the server refuses the grammar"
         elif refused := refused_fields(status, text, {name.removesuffix("_options") for name in self._added}):
             self._note(not_added=accepts.not_added | refused)
             change = f"the server refuses {' and '.join(sorted(refused))}"

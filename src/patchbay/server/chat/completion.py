@@ -53,18 +53,24 @@ class ChatUpstream:
         """Gets pieces within the network callback, until it refuses one."""
 
     async def describe(self) -> Any:
-        """Return llama.cpp's ``/props``, decoded; None if the server has none, or is slow to send them."""
-        request = self._request
+        """Return llama.cpp's ``/props``, else the list of models, decoded; None without either, or if they are slow to come."""
         try:
             async with asyncio.timeout(_DESCRIBING):
-                headers = request.upward(OWN_HEADERS[False, False])
-                answer = await request.upstream.open("GET", "/props", b"", headers, None, at_root=True)
-                try:
-                    body = await request.read(answer, ANSWER_LIMIT)
-                finally:
-                    answer.close()
+                return await self._get("/props", at_root=True) or await self._get("/models")
+        except (PatchbayError, TimeoutError):
+            return None
+
+    async def _get(self, path: str, *, at_root: bool = False) -> Any:
+        """Return the JSON document of a path, None without one. Raises PatchbayError."""
+        request = self._request
+        answer = await request.upstream.open("GET", path, b"", request.upward(OWN_HEADERS[False, False]), None, at_root=at_root)
+        try:
+            body = await request.read(answer, ANSWER_LIMIT)
+        finally:
+            answer.close()
+        try:
             return decode(body) if answer.status == 200 else None
-        except (PatchbayError, TimeoutError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             return None
 
     async def open(self, body: bytes) -> UpstreamRejection | None:
