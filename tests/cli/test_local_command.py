@@ -123,6 +123,14 @@ def test_what_llamacpp_logs_explains_a_model_that_it_cannot_load(tmp_path: Path)
     ] == done.stderr.splitlines()
 
 
+def test_missing_library_of_llamacpp_is_named_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run([*LOCAL, "--model", model(tmp_path)], capture_output=True, text=True, timeout=BOUND)
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "libgomp.so.1: cannot open shared object file: install OpenMP's library (Debian: apt install libgomp1)" in done.stderr
+
+
 @pytest.mark.usefixtures("llama")
 def test_server_that_was_killed_is_started_again_at_its_address(tmp_path: Path) -> None:
     with running(model(tmp_path)) as child:

@@ -48,6 +48,9 @@ NOT_INSTALLED: Final = (
 )
 
 
+_NO_OPENMP: Final = ": install OpenMP's library (Debian: apt install libgomp1)"
+
+
 class LlamaError(PatchbayError, RuntimeError):
     """llama.cpp's server cannot be started, or ends again and again."""
 
@@ -206,8 +209,12 @@ def main() -> None:
     """Serve a model until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets running requests finish
     given = json.loads(sys.stdin.readline())
-    import xllamacpp
-
+    # Threads that wait in a loop for one that has lost its core take ten times as long as those that sleep.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        import xllamacpp
+    except ImportError as error:
+        sys.exit(f"xllamacpp cannot be loaded: {error}{_NO_OPENMP if 'libgomp' in str(error) else ''}")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = given["model"]
     parameters.model_alias = {given["alias"]}
