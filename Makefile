@@ -16,6 +16,9 @@ MERMAID := .build/mermaid/package/dist/mermaid.min.js
 # The server and the model of tests/real_model, 130 MB: in CI.
 REAL_MODEL := $(if $(CI),.venv/.real_model)
 
+# Not a variable MODEL of the environment, which may be for other programs.
+DEMO_MODEL := $(if $(filter command,$(origin MODEL)),$(MODEL))
+
 # Tests wait more than they work, so there are more of them at a time than cores. Where nothing compiled may be kept, each process
 # that they start compiles all that it imports.
 WORKERS ?= 4
@@ -26,8 +29,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: .venv/.installed ## watch a text-only model call tools through the proxy
-	@$(BIN)/patchbay demo
+demo: .venv/.installed $(if $(DEMO_MODEL),.venv/.local) ## watch a text-only model call tools through the proxy (MODEL=small: a real one, 130 MB)
+	@$(BIN)/patchbay demo $(if $(DEMO_MODEL),--model $(DEMO_MODEL))
 
 test: .venv/.installed $(REAL_MODEL) tests/npm/node_modules/.installed ## the whole suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 $(TESTS)
@@ -116,6 +119,11 @@ clean: ## remove everything that make has created
 		$(PIP) install --no-deps --require-hashes -r requirements.lock; status=$$?; kill $$ticker; exit $$status
 	@echo "Installing Patchbay itself"
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.local: .venv/.installed
+	@echo "Installing llama.cpp's server into .venv: 34 MB"
+	@$(PIP) install --no-build-isolation -e '.[local]'
 	@touch $@
 
 .venv/.real_model: tests/real_model/requirements.txt .venv/.installed

@@ -11,9 +11,11 @@ import sys
 import openai
 import pytest
 
+from patchbay.cli import demo_small
 from patchbay.cli.children import ChildError, listening
 from patchbay.cli.demo import ask
 from patchbay.testing import ScriptedUpstream
+from support.chat_clients import wrapped_client
 from support.processes import Process, run_process
 
 DEMO = [sys.executable, "-m", "patchbay", "demo"]
@@ -65,6 +67,32 @@ def test_unexpected_conversation_is_reported():
         openai.OpenAI(base_url=upstream.url, api_key="unused", max_retries=0, timeout=30) as client,
     ):
         assert ask(client, "Multiply 2 by 3.").startswith("0 calls")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "problem"),
+    [
+        ('{"name": "multiply", "arguments": {"a": 1234, "b": 5678}}', "It is 7006652.", ""),
+        (
+            '{"name": "multiply", "arguments": {"a": 1234, "b": 5678}}',
+            "It is 1234.",
+            "the answer lacks 7006652: It is 1234.",
+        ),
+        (
+            '{"name": "multiply", "arguments": {"a": 1234, "b": 2}}',
+            "It is 2468.",
+            'What is 1234 times 5678? needs another call than multiply {"a": 1234, "b": 2}',
+        ),
+        (
+            '{"name": "count_lines", "arguments": {"module": "no_such_module"}}',
+            "Many.",
+            'What is 1234 times 5678? needs another call than count_lines {"module": "no_such_module"}',
+        ),
+    ],
+)
+def test_wrong_call_or_answer_of_the_small_model_is_reported(call, answer, problem):
+    with ScriptedUpstream([f"```tool_call\n{call}\n```", answer]) as upstream, wrapped_client(upstream.url) as client:
+        assert problem == demo_small.ask(client, demo_small.QUESTIONS[1], log=None)
 
 
 @pytest.mark.parametrize(

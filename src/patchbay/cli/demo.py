@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -50,16 +50,16 @@ def count_lines(module: str) -> str:
     return done.stdout.strip() or f"Error: {done.stderr.strip().rpartition(chr(10))[2]}"
 
 
-def _tool(function: Callable[..., str], **properties: Any) -> dict[str, Any]:
+def tool(name: str, description: str | None, **properties: Any) -> dict[str, Any]:
+    """Return a tool for a request, all of whose parameters are required."""
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    about = {"name": function.__name__, "description": function.__doc__, "parameters": parameters}
-    return {"type": "function", "function": about}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {"multiply": multiply, "count_lines": count_lines}
 TOOLS = [
-    _tool(multiply, a={"type": "integer"}, b={"type": "integer"}),
-    _tool(count_lines, module={"type": "string", "description": "its name, such as json"}),
+    tool("multiply", multiply.__doc__, a={"type": "integer"}, b={"type": "integer"}),
+    tool("count_lines", count_lines.__doc__, module={"type": "string", "description": "its name, such as json"}),
 ]
 
 
@@ -83,13 +83,38 @@ class TracedModel:
         return answer
 
 
-def demo() -> None:
-    """Watch a text-only model call two tools through the proxy."""
+def demo(
+    model: Annotated[
+        Literal["scripted", "small"],
+        typer.Option(help="small: a real one, which is fetched once (93 MB), on llama.cpp; needs patchbay-tools\\[local]."),
+    ] = "scripted",
+) -> None:
+    """Watch a text-only model call tools through the proxy.
+
+    [bold]Examples[/bold]
+
+      patchbay demo
+
+      patchbay demo --model small
+    """  # fmt: skip
+    signal.signal(signal.SIGTERM, _exit)
+    if model == "small":
+        from patchbay.cli.demo_small import run
+
+        problem, success = run(), "As expected: each call is right, and its result reached the answer."
+    else:
+        problem, success = _run_scripted(), "As expected: both calls ran, and every value reached the answer."
+    show(f"Not as expected: {problem}" if problem else success)
+    if problem:
+        raise typer.Exit(1)
+
+
+def _run_scripted() -> str:
+    """Run the demo with a scripted model; return what was not as expected, "" if nothing."""
     import openai
 
     from patchbay.testing.upstream import ScriptedUpstream
 
-    signal.signal(signal.SIGTERM, _exit)
     proxy = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream"]
     with (
         ScriptedUpstream(TracedModel(), tools="refuse") as upstream,
@@ -104,12 +129,9 @@ def demo() -> None:
             f"model   {upstream.url}, a scripted model that refuses `tools`, as Ollama does",
         )
         try:
-            problem = ask(client, QUESTION)
+            return ask(client, QUESTION)
         except openai.OpenAIError as error:
-            problem = f"the client got {type(error).__name__}: {error}\nThe proxy printed:\n{''.join(gateway.printed)}"
-    show(f"Not as expected: {problem}" if problem else "As expected: both calls ran, and every value reached the answer.")
-    if problem:
-        raise typer.Exit(1)
+            return f"the client got {type(error).__name__}: {error}\nThe proxy printed:\n{''.join(gateway.printed)}"
 
 
 def ask(client: openai.OpenAI, question: str) -> str:
