@@ -188,6 +188,14 @@ def test_a_conversation_with_two_calls(proxied, vendor, stream):
             assert "small" == last.model
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_of_anthropic_have_ids_of_their_own_where_the_upstream_repeats_its_own(proxied, stream):
+    vendor = Anthropic()
+    with vendor.connected(proxied.url.removesuffix("/v1")) as client:
+        ids = {vendor.ask(client, [vendor.question], stream=stream).id for _ in range(2)}
+    assert [2, True] == [len(ids), all(each.startswith("msg_") for each in ids)]
+
+
 def test_anthropics_tool_runner_reaches_the_answer(proxied):
     import anthropic
 

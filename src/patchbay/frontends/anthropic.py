@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -335,11 +336,10 @@ class MessagesEncoder(FrontendEncoder):
         return _event({"type": "message_start", "message": self._message([], None, None)})
 
     def _message(self, content: list[dict[str, Any]], reason: str | None, usage: Mapping[str, Any] | None) -> dict[str, Any]:
-        upstream = self._head.id
-        message_id = upstream if upstream and upstream.startswith("msg_") else f"msg_{upstream or 'patchbay'}"
+        # Not the upstream's id, which servers repeat: Claude Code joins messages of one id, and calls with them.
         return {
-            "id": message_id, "type": "message", "role": "assistant", "model": self._model, "content": content,
-            "stop_reason": reason, "stop_sequence": None, "usage": _usage(usage),
+            "id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": self._model,
+            "content": content, "stop_reason": reason, "stop_sequence": None, "usage": _usage(usage),
         }  # fmt: skip
 
     def _block(self, kind: str, block: dict[str, Any]) -> bytes:
