@@ -30,7 +30,8 @@ from patchbay.cli.client_settings import client_settings
 from patchbay.testing import ScriptedUpstream
 
 TASK = "Where is order 1234? Use the tool."
-NAME = re.compile(r"[\w-]*look_up_order\b")
+OFFERED = re.compile(r'^\{"name": "([\w-]+)"', re.MULTILINE)
+"""The name of a tool in a prompt, on the line with its definition."""
 MOST_SEARCHES = 20
 RESULT = "Order 1234 is in Rotterdam."
 SERVERS = json.dumps({"mcpServers": {"patchbay": {"type": "http", "url": "URL"}}})
@@ -74,15 +75,17 @@ def run(agent: Agent, server: str) -> tuple[bool, bool]:
     seen: list[str] = []
 
     def answer(body: Mapping[str, Any]) -> str:
-        text = json.dumps(body["messages"])
+        text = "\n".join(message["content"] for message in body["messages"])
         seen.append(text)
         if Orders.calls:
             return "It is in Rotterdam."
-        if (name := NAME.search(text)) is not None:
-            return fenced(name[0], {"number": "1234"})
-        # Codex offers the tools of MCP servers once a search has found them, and connects to the servers meanwhile.
-        searches = '\\"tool_search\\"' in text and len(seen) < MOST_SEARCHES
-        return fenced("tool_search", {"query": "order"}) if searches else "I cannot look it up."
+        offered = OFFERED.findall(text)
+        for name in offered:
+            if name.endswith("look_up_order"):
+                return fenced(name, {"number": "1234"})
+        # The tools of MCP servers are offered once a search has found them, and Codex connects to the servers meanwhile.
+        searches = [name for name in offered if name in ("tool_search", "ToolSearch")] if len(seen) < MOST_SEARCHES else []
+        return fenced(searches[0], {"query": "order"}) if searches else "I cannot look it up."
 
     with tempfile.TemporaryDirectory() as home, ScriptedUpstream(answer, tools="refuse", model=agent.model) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
