@@ -18,7 +18,6 @@ from patchbay.constraints.forms import (
     AnyForm,
     ArrayForm,
     ChoiceForm,
-    Compiled,
     ConstantForm,
     Form,
     NumberForm,
@@ -26,6 +25,7 @@ from patchbay.constraints.forms import (
     TextForm,
 )
 from patchbay.constraints.gbnf import Grammar, alternatives, excluding, literal, sequence
+from patchbay.constraints.schemas import Compiled
 from patchbay.constraints.spans import Spans
 from patchbay.constraints.values import (
     JSON,

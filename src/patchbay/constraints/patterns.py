@@ -1,13 +1,14 @@
 r"""Regular expressions of JSON Schemas as trees that a grammar can be written from.
 
 A pattern that is not anchored may stand anywhere in its string. What needs more than a regular language (lookarounds, word
-boundaries, references to groups) cannot be read. ``\d``, ``\w`` and ``\s`` mean ASCII, as in ECMAScript; ``\s`` writes blanks
-only.
+boundaries, references to groups) cannot be read. ``\d`` and ``\w`` mean ASCII, as in ECMAScript; for ``\s`` a blank is
+written.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,16 +63,16 @@ _YEAR, _MONTH, _DAY = "[12][0-9]{3}", "(0[1-9]|1[0-2])", "(0[1-9]|1[0-9]|2[0-8])
 _DATE = f"{_YEAR}-{_MONTH}-{_DAY}"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_LABEL = "[a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}"
 FORMATS: Final = {
     name: f"^{pattern}$"
     for name, pattern in {
         "date": f"{_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-{_DAY})",
         "time": _TIME,
         "date-time": f"{_DATE}T{_TIME}",
-        "duration": r"P([0-9]{1,4}Y)?([0-9]{1,4}M)?[0-9]{1,4}D|PT([0-9]{1,4}H)?([0-9]{1,4}M)?[0-9]{1,4}S|P[0-9]{1,4}W",
-        "email": rf"[A-Za-z0-9_+-]{{1,32}}(\.[A-Za-z0-9_+-]{{1,32}}){{0,3}}@{_LABEL}(\.{_LABEL}){{1,4}}",
-        "hostname": rf"{_LABEL}(\.{_LABEL}){{0,7}}",
+        "duration": r"P(_D|_M(_D)?|_Y(_M(_D)?)?|T(_H(_M(_S)?)?|_M(_S)?|_S)|_W)".replace("_", "[0-9]{1,4}"),
+        "email": rf"[A-Za-z0-9_+-]{{1,15}}(\.[A-Za-z0-9_+-]{{1,15}}){{0,3}}@{_LABEL}(\.{_LABEL}){{0,2}}\.[a-z]{{2,20}}",
+        "hostname": rf"{_LABEL}(\.{_LABEL}){{0,2}}",
         "ipv4": rf"{_BYTE}(\.{_BYTE}){{3}}",
         "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     }.items()
@@ -82,9 +83,13 @@ FORMATS: Final = {
 @lru_cache(maxsize=256)
 def read_pattern(pattern: str) -> Pattern | None:
     """Read a pattern; None for one that is no regular language, or that is not understood."""
+    if "{," in pattern:  # (no repetition in ECMAScript)
+        return None
     try:
-        tree = _sre.parse(pattern)
-    except (_sre.error, OverflowError, RecursionError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # operators of sets, in some engines
+            tree = _sre.parse(pattern)
+    except (_sre.error, OverflowError, RecursionError, FutureWarning):
         return None
     if tree.state.flags & ~32:  # (32: Unicode)
         return None
@@ -121,7 +126,7 @@ def _read(name: Any, value: Any) -> Pattern | None:
     if name is _names.NOT_LITERAL:
         return CharSet(((value, value),), negated=True)
     if name is _names.ANY:
-        return CharSet(((10, 10), (13, 13)), negated=True)
+        return CharSet(((10, 10), (13, 13), (0x2028, 0x2029)), negated=True)
     if name is _names.IN:
         return _read_set(value)
     if name is _names.SUBPATTERN:
@@ -140,15 +145,14 @@ def _read(name: Any, value: Any) -> Pattern | None:
 
 _DIGITS: Final = ((48, 57),)
 _WORD: Final = ((48, 57), (65, 90), (95, 95), (97, 122))
-_SPACE: Final = ((9, 13), (32, 32))
-_CATEGORIES: Final = {
-    "CATEGORY_DIGIT": _DIGITS,
-    "CATEGORY_WORD": _WORD,
-    "CATEGORY_SPACE": ((32, 32),),
-    "CATEGORY_NOT_DIGIT": _DIGITS,
-    "CATEGORY_NOT_WORD": _WORD,
-    "CATEGORY_NOT_SPACE": _SPACE,
-}
+_BLANK: Final = ((32, 32),)
+_SPACE: Final = (
+    (9, 13), (28, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F),
+    (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+)  # fmt: skip
+"""White space in any engine."""
+_CATEGORIES: Final = {"DIGIT": (_DIGITS, _DIGITS), "WORD": (_WORD, _WORD), "SPACE": (_BLANK, _SPACE)}
+"""Ranges of the characters that are written for a class, and of those that are not written for its complement."""
 _LAST: Final = 0x10FFFF
 
 
@@ -162,11 +166,13 @@ def _read_set(items: Iterable[Any]) -> CharSet | None:
             ranges.append((value, value))
         elif name is _names.RANGE:
             ranges.append((value[0], value[1]))
-        elif name is _names.CATEGORY and str(value) in _CATEGORIES:
-            found = _CATEGORIES[str(value)]
-            if negated and str(value) == "CATEGORY_SPACE":
-                found = _SPACE
-            ranges += _without(found) if "NOT" in str(value) else found
+        elif name is _names.CATEGORY:
+            kind = str(value).removeprefix("CATEGORY_")
+            written, left_out = _CATEGORIES[kind.removeprefix("NOT_")]
+            if kind.startswith("NOT_"):
+                ranges += _without(written if negated else left_out)
+            else:
+                ranges += left_out if negated else written
         else:
             return None
     return CharSet(tuple(ranges), negated)

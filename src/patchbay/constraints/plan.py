@@ -10,9 +10,10 @@ from typing import Any, Final
 from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
 from patchbay.constraints.calls import MAX_CALLS, NoGrammarError, OfferedTool
-from patchbay.constraints.forms import ANY_OBJECT, Form, compile_schema
+from patchbay.constraints.forms import ANY_OBJECT, Form
 from patchbay.constraints.json_schema import call_schema
 from patchbay.constraints.replies import ReplyRules, reply_grammar
+from patchbay.constraints.schemas import compile_schema
 from patchbay.constraints.spans import Spans
 from patchbay.formats.render import Writer
 from patchbay.types import ToolSpec
@@ -60,9 +61,7 @@ class ConstraintPlanner:
 
     def _make(self, backend: Backend, rules: CallRules, spans: Spans | None) -> Constraint:
         tools = [tool for tool in self._tools if rules.names is None or tool.spec.name in rules.names]
-        checked = tuple(
-            f"{tool.spec.name}: {each}" for tool in tools for each in (tool.compiled.checked or (tool.compiled.refused,)) if each
-        )
+        checked = tuple(f"{tool.spec.name}: {each}" for tool in tools for each in tool.compiled.unenforced)
         if backend is Backend.SCHEMA:
             if not rules.needed:
                 return Constraint({}, "the server takes a schema only, which has no place for text beside calls")
