@@ -180,6 +180,11 @@ def test_line_of_a_failed_request_has_its_error_and_no_key() -> None:
     assert "0000" not in line
 
 
+def test_line_says_what_constrained_the_calls() -> None:
+    record = RequestRecord(protocol="chat", model="m", mode="text", constraint="grammar", tools=3, seconds=1.2, status=200)
+    assert describe_request(vars(record)).plain.startswith("chat m text+grammar whole 3 tools 0 calls 1.2 s 200")
+
+
 @pytest.mark.parametrize("value", [None, "x\x1b", 7, ["a", 1], {"a": None}])
 def test_line_of_a_record_of_another_version_is_shown_as_far_as_it_can_be_read(value: Any) -> None:
     payload = dict.fromkeys(vars(RequestRecord()), value)

@@ -62,7 +62,7 @@ def test_description_of_the_server_decides_before_the_first_request(
     exchange = make(memory)
     steps = exchange.steps()
     assert Step.DESCRIBE is next(steps)
-    assert Step.SEND is steps.send(None if supported is None else {"chat_template_caps": {"supports_tools": supported}})
+    assert Step.SEND is steps.send({} if supported is None else {"chat_template_caps": {"supports_tools": supported}})
     assert (mode != "text") == ("tools" in sent(exchange))
     count, out = 1, steps.send(document("Hello."))
     while out is Step.SEND:
@@ -70,6 +70,26 @@ def test_description_of_the_server_decides_before_the_first_request(
     assert (requests, mode) == (count, memory.of("m").mode)
     assert mode == memory.of("another name of the same model").mode
     assert Step.SEND is next(make(memory).steps())
+
+
+def test_server_that_cannot_describe_itself_yet_is_asked_again_at_the_second_and_the_fourth_request() -> None:
+    memory = Capabilities()
+    asked = []
+    for _ in range(4):
+        steps = make(memory, "text").steps()
+        asked.append(next(steps) is Step.DESCRIBE and steps.send(None) is Step.SEND)
+    assert [True, True, False, True] == asked
+    memory.learn_description({})
+    assert all(Step.SEND is next(make(memory, "text").steps()) for _ in range(8))
+
+
+def test_request_does_not_wait_while_another_one_asks_for_the_description() -> None:
+    memory = Capabilities()
+    asking = make(memory).steps()
+    assert Step.DESCRIBE is next(asking)
+    assert Step.SEND is next(make(memory).steps())
+    asking.close()  # (its client has left)
+    assert Step.DESCRIBE is next(make(memory).steps())
 
 
 @pytest.mark.parametrize("properties", [None, [], {"chat_template_caps": 1}, {"chat_template_caps": {"supports_tools": "no"}}])

@@ -15,7 +15,7 @@ CALL = '```tool_call\n{"name": "lookup", "arguments": {"q": "x"}}\n```\n'
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [TOOL], "max_tokens": 1}
 
 
-@pytest.mark.parametrize("described", ["without tools", "with tools", "missing", "not json", "slow"])
+@pytest.mark.parametrize("described", ["without tools", "with tools", "missing", "not json", "slow", "loading"])
 def test_server_is_asked_once_for_its_description(described: str) -> None:
     asked: list[str] = []
 
@@ -28,6 +28,8 @@ def test_server_is_asked_once_for_its_description(described: str) -> None:
             return web.json_response(answer)
         if described == "slow":
             await asyncio.sleep(60)
+        if described == "loading":
+            return web.json_response({"error": {"message": "Loading model"}}, status=503)
         if described in ("missing", "not json"):
             return web.Response(status=404 if described == "missing" else 200, text="<html>")
         return web.json_response({"chat_template_caps": {"supports_tools": described == "with tools"}})
@@ -38,4 +40,4 @@ def test_server_is_asked_once_for_its_description(described: str) -> None:
             assert "lookup" == answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     chat = "POST /up/v1/chat/completions" + " tools" * (described != "without tools")
     listed = ["GET /up/v1/models"] * (described in ("missing", "not json"))
-    assert ["GET /up/props", *listed, chat, chat] == asked
+    assert ["GET /up/props", *listed, chat, chat] == asked  # (its answer has shown that it takes tools)

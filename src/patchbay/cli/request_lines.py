@@ -79,13 +79,14 @@ def describe_request(record: Mapping[str, Any], *, verbose: bool = False) -> Tex
     ``verbose``: also the names of the called tools, and the reasons.
     """
     model, mode, status = (_text(record.get(name)) for name in ("model", "mode", "status"))
+    constraint = _text(record.get("constraint"))
     calls, tools, seconds = [_text(name) for name in _list(record.get("calls"))], record.get("tools"), record.get("seconds")
     error = printable(one_line(str(record.get("error") or ""), _MAX_ERROR_CHARS))
     pieces = [(_text(record.get("protocol")), "cyan")]
     if model:  # otherwise the request was rejected before it was read
         pieces += [
             (model, "bold"),
-            (mode, "yellow" if mode == "text" else ""),
+            (f"{mode}+{constraint}" if constraint else mode, "yellow" if mode == "text" else ""),
             ("stream" if record.get("stream") else "whole", ""),
             (plural(tools, "tool") if isinstance(tools, int) and tools else "no tools", ""),
             (plural(len(calls), "call") if tools else "", "green" if calls else ""),

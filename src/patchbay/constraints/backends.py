@@ -27,14 +27,10 @@ class Backend(Enum):
 
 @dataclass(frozen=True)
 class Constraint:
-    """What is added to a request. ``fields`` is empty if there is no constraint; ``reason`` then says why.
-
-    ``checked``: keywords of the tools' schemas that are not enforced, each with its tool and place.
-    """
+    """What is added to a request. ``fields`` is empty if there is no constraint; ``reason`` then says why."""
 
     fields: dict[str, Any]
     reason: str = ""
-    checked: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Literal["", "grammar", "schema"]:

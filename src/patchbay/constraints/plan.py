@@ -50,6 +50,11 @@ class ConstraintPlanner:
     def _tools(self) -> list[OfferedTool]:
         return [OfferedTool(spec, compile_schema(spec.parameters)) for spec in self._specs]
 
+    @cached_property
+    def unenforced(self) -> tuple[str, ...]:
+        """The keywords of the tools' schemas that no grammar enforces, each with its tool and place."""
+        return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.compiled.unenforced)
+
     def constraint(self, backend: Backend, rules: CallRules, copied_from: str | None = None) -> Constraint:
         """Return the constraint for a backend. ``copied_from``: the text that strings and numbers are copied from."""
         if copied_from is not None and backend is not Backend.SCHEMA:
@@ -61,12 +66,11 @@ class ConstraintPlanner:
 
     def _make(self, backend: Backend, rules: CallRules, spans: Spans | None) -> Constraint:
         tools = [tool for tool in self._tools if rules.names is None or tool.spec.name in rules.names]
-        checked = tuple(f"{tool.spec.name}: {each}" for tool in tools for each in tool.compiled.unenforced)
         if backend is Backend.SCHEMA:
             if not rules.needed:
                 return Constraint({}, "the server takes a schema only, which has no place for text beside calls")
             schema = {"name": "call", "strict": True, "schema": call_schema(tools)}
-            return Constraint({"response_format": {"type": "json_schema", "json_schema": schema}}, checked=checked)
+            return Constraint({"response_format": {"type": "json_schema", "json_schema": schema}})
         reply = ReplyRules(
             needed=rules.needed,
             most=0 if rules.forbidden else 1 if rules.single else MAX_CALLS,
@@ -80,7 +84,7 @@ class ConstraintPlanner:
             return Constraint({}, str(error))
         if len(grammar) > _MAX_GRAMMAR:
             return Constraint({}, f"the grammar would have {len(grammar)} characters, more than {_MAX_GRAMMAR}")
-        return Constraint(backend.fields(grammar), checked=checked)
+        return Constraint(backend.fields(grammar))
 
 
 def answer_form(schema: Mapping[str, Any] | None) -> Form:

@@ -92,6 +92,7 @@ def decode_request(given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         tools=tools,
         response_format=json_format(schema, strict=True),
         reasoning_effort=_EFFORTS.get(str(config.get("effort"))) or effort_of(budget),
+        patchbay=given.get("patchbay"),
         **_tool_choice(given.get("tool_choice")),
     )
     return chat, hosted

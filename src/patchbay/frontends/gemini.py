@@ -83,6 +83,7 @@ def decode_request(given: Mapping[str, Any], model: str, *, stream: bool) -> tup
         tool_choice=_tool_choice(_get(given, "toolConfig")),
         response_format=_response_format(config),
         reasoning_effort=level if level in _LEVELS else effort_of(_get(thinking, "thinkingBudget")),
+        patchbay=given.get("patchbay"),
     )
     return chat, hosted
 

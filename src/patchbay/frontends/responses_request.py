@@ -150,6 +150,7 @@ def decode(given: dict[str, Any], items: list[dict[str, Any]]) -> ResponsesReque
         response_format=_response_format(text.get("format")),
         reasoning_effort=reasoning.get("effort"),
         verbosity=text.get("verbosity"),
+        patchbay=given.get("patchbay"),
     )
     hosted, choice = listed.hosted, given.get("tool_choice")
     if hosted and tools.functions and not (isinstance(choice, dict) and _is_web_search(choice)):

@@ -231,19 +231,36 @@ class Capabilities:
 
     def __init__(self, *, doubts: bool = True) -> None:
         self.doubts = doubts
-        self.described = not doubts
-        """The server's description was read, or is not needed."""
-        self.server = ServerFacts()
+        self.server: ServerFacts | None = None if doubts else ServerFacts()
+        """What the server says of itself; None until it has answered, if it is asked."""
+        self._is_asked = False
+        self._undescribed = 0
         self._mode: Literal["native", "text"] | None = None
         self._models: OrderedDict[Any, ModelCapabilities] = OrderedDict()
 
+    def begin_description(self, *, needed: bool) -> bool:
+        """Whether to ask the server for its description now; ``learn_description`` or ``end_description`` follows.
+
+        A server that cannot answer (it loads its model, say) is asked again at the 2nd, 4th, 8th … request, and by each that
+        cannot go on without (``needed``). A request that comes while another one asks does not wait.
+        """
+        if self.server is not None or (self._is_asked and not needed):
+            return False
+        self._undescribed += 1
+        self._is_asked = needed or self._undescribed & (self._undescribed - 1) == 0
+        return self._is_asked
+
+    def end_description(self) -> None:
+        """Let the next request ask again, if there was no answer."""
+        self._is_asked = False
+
     def learn_description(self, description: Any) -> None:
-        """Record what a server says of itself: llama.cpp's ``/props``, or a list of models.
+        """Record what a server says of itself: llama.cpp's ``/props``, or a list of models. None: it could not be asked.
 
         llama.cpp's template is that of its only model, whatever name that is requested by.
         """
-        self.described = True
         if not isinstance(description, Mapping):
+            self.server = self.server or (None if description is None else ServerFacts())
             return
         caps, template = description.get("chat_template_caps"), description.get("chat_template")
         takes_tools = caps.get("supports_tools") if isinstance(caps, Mapping) else None
@@ -307,8 +324,7 @@ def refuses_choice(status: int, text: str) -> bool:
 Answer = TypeVar("Answer")
 
 _CONSTRAINT: Final = re.compile(
-    r"grammar|gbnf|structured|guided|\bebnf\b|response[_ ]format|json[_ ]schema|sampler|extra (?:inputs?|fields?)|unrecogni[sz]ed"
-    r"|unexpected|unknown",
+    r"\bgrammars?\b|\bgbnf\b|\bebnf\b|structured[_ ]outputs?|guided[_ ]\w+|response[_ ]?format|json[_ ]schema|\bsamplers?\b",
     re.IGNORECASE,
 )
 

@@ -17,7 +17,7 @@ from patchbay.errors import InvalidCallError, PatchbayError, ResponseFormatError
 from patchbay.formats.parser import StreamParser, random_call_id
 from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.answer_reader import AnswerReader, read_completion
-from patchbay.models.capabilities import Capabilities
+from patchbay.models.capabilities import Capabilities, ServerFacts
 from patchbay.models.choice import ChoiceReader, Send
 from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
 from patchbay.models.native_calls import NativeCalls
@@ -134,12 +134,12 @@ class Exchange(Generic[Out]):
         self._offered = len(client_request.request_tools.names) if client_request.request_tools is not None else 0
         if not self.transparent:
             self._capabilities = capabilities
-            self._begin(client_request)
+            self._begin(capabilities.server)
 
-    def _begin(self, client_request: ChatCompletionBody) -> None:
-        """Begin with what is known of the model."""
-        self._known = self._capabilities.of(client_request.model)
-        self._builder = UpstreamRequestBuilder(client_request, self._known, self._first_kind(), self._capabilities.server)
+    def _begin(self, server: ServerFacts | None) -> None:
+        """Begin with what is known of the model and its server. Raises InvalidRequestError."""
+        self._known = self._capabilities.of(self._client_request.model)
+        self._builder = UpstreamRequestBuilder(self._client_request, self._known, self._first_kind(), server)
         self._needs_description = self._is_learning or self._builder.may_constrain
         probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
         self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
@@ -154,7 +154,7 @@ class Exchange(Generic[Out]):
         assert tools is not None
         if tools.specs == ():
             return "native"
-        if mode == "text" or (mode == "auto" and self._options.constrain == "force" and tools.specs is not None):
+        if mode == "text" or self._options.constrain == "force":
             return "text"
         if mode == "native" or tools.specs is None:
             return "native"
@@ -178,10 +178,12 @@ class Exchange(Generic[Out]):
 
         Throw in what goes wrong in a step: it is raised again, unless an earlier attempt gave an answer.
         """
-        if self._needs_description and not self._capabilities.described:
-            self._capabilities.described = True  # (a request that comes meanwhile does not wait)
-            self._capabilities.learn_description((yield Step.DESCRIBE))
-            self._begin(self._client_request)
+        if self._needs_description and self._capabilities.begin_description(needed=self._options.constrain == "force"):
+            try:
+                self._capabilities.learn_description((yield Step.DESCRIBE))
+            finally:
+                self._capabilities.end_description()
+            self._begin(self._capabilities.server or ServerFacts())
         again = True
         while again:
             out = self._encoder.join(())
@@ -517,12 +519,20 @@ class Exchange(Generic[Out]):
         return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._builder.kind
 
     @property
+    def constraint(self) -> Literal["", "grammar", "schema"]:
+        """What constrained the last answer."""
+        return self._builder.constraint.kind if self.mode == "text" else ""
+
+    @property
     def all_reasons(self) -> tuple[str, ...]:
         """The ``reasons``, and why the tools are in the prompt."""
-        if self.reasons or self.mode != "text":
+        if self.mode != "text":
             return tuple(self.reasons)
-        is_chosen = self._options.tools == "text"
-        return ("tools=text was chosen" if is_chosen else "the model is known to need its tools in the prompt",)
+        why = "the model is known to need its tools in the prompt"
+        if self._options.tools == "text" or self._options.constrain == "force":
+            why = f"{'tools=text' if self._options.tools == 'text' else 'constrain=force'} was chosen"
+        without = self._builder.constraint.reason
+        return (*(self.reasons or (why,)), *([f"calls are not constrained: {without}"] if without else ()))
 
     def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
         """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""
@@ -533,7 +543,7 @@ class Exchange(Generic[Out]):
             tools=self._offered,
             calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
             reasons=self.all_reasons,
-            constraint=self._builder.constraint.kind if self.mode == "text" else "",
+            constraint=self.constraint,
             **token_counts(usage or self._total(self._usage)),
             **ended,
         )

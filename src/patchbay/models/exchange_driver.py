@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models.chat_model import ModelEvent, ModelReply
@@ -18,16 +18,21 @@ from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import EncodedTools
 from patchbay.models.wire import Chunk
 
+DESCRIBING: Final = 0.5
+"""Seconds for a server to describe itself: the first request with tools waits for it."""
+DESCRIBES_LATER: Final = frozenset({401, 403, 429, 503})
+"""Statuses of a server that may describe itself another time: with another key, or once its model is loaded."""
+
 
 class AsyncUpstream(Protocol):
     """A server. Over a blocking client these methods block and never suspend (``wrap``)."""
 
     async def describe(self) -> Any:
-        """Return the server's description, decoded: llama.cpp's ``/props``, else its list of models.
+        """Return the server's description, decoded: llama.cpp's ``/props``, else its list of models; {} without either.
 
-        None if the server has neither, is slow to send them, or cannot be asked.
+        None if the server is slow to send them, or cannot be asked now.
         """
-        return None
+        return {}
 
     async def send(self, body: bytes, /) -> UpstreamRejection | bytes | Mapping[str, Any] | None:
         """Send a request; return an error status, a whole answer (its body, or decoded), or None for a stream to read."""

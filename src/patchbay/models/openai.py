@@ -25,7 +25,7 @@ from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, UpstreamRejection
-from patchbay.models.exchange_driver import AsyncUpstream, open_answer, read_events
+from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, AsyncUpstream, open_answer, read_events
 from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
 from patchbay.models.sdk import raw_post
@@ -182,6 +182,23 @@ class _ClientUpstream(AsyncUpstream, ABC):
         self._call = call
         self._is_async = hasattr(client, "__aenter__")
         self._pieces: AsyncIterator[Any] | None = None
+
+    @override
+    async def describe(self) -> Any:
+        client = self._client
+        if (with_options := getattr(client, "with_options", None)) is not None:
+            client = with_options(timeout=DESCRIBING, max_retries=0)
+        list_models = getattr(getattr(client, "models", None), "list", None)
+        if list_models is None:
+            return {}
+        try:
+            async with asyncio.timeout(DESCRIBING):
+                with client_errors(self._keys):
+                    return _plain(await self._run(list_models))
+        except UpstreamError as error:
+            return None if error.upstream_status in (None, *DESCRIBES_LATER) else {}
+        except Exception:  # noqa: BLE001  (whatever a look-alike raises, the request itself may succeed)
+            return None
 
     async def send(self, body: bytes) -> UpstreamRejection | bytes | Mapping[str, Any] | None:
         """Send a request; see AsyncUpstream."""

@@ -139,6 +139,8 @@ class TextOptions:
             check_tag(getattr(self, option), option)
         if self.tool_call_tag.lower() == self.tool_result_tag.lower():
             raise ConfigurationError("tool_call_tag and tool_result_tag must differ.")
+        if self.constrain == "force" and self.tools == "native":
+            raise ConfigurationError("constrain='force' needs the tools in the prompt: use tools='auto' or 'text'.")
         for option in ("include_examples", "lenient_fences", "reasoning", "copy_arguments"):
             _one_of(option, getattr(self, option), (True, False))
         for option in ("template", "generate_id"):

@@ -6,6 +6,7 @@ to turn; they are rendered for text models only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from patchbay._text import one_line, printable
 from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
 from patchbay.errors import ConfigurationError, InvalidRequestError
@@ -230,12 +232,14 @@ def _escaped(message: Message) -> Message:
     return {**message, "content": parts}
 
 
+_logger = logging.getLogger(__name__)
+_MOST_LOGGED: Final = 1000
 _LEFT_OUT: Final = "[A {} was left out: the model's server does not take it.]"
 _SHOWN: Final = {"image_url": "picture", "input_audio": "sound"}
 _OPTIONS: Final = frozenset({"reasoning_effort", "service_tier", "verbosity"})
 """Fields that a front-end translates and that change no answer's meaning."""
 _OWN_FIELD: Final = "patchbay"
-_OWN_OPTIONS: Final = frozenset({"constrain", "copy_arguments"})
+_OWN_OPTIONS: Final = {"constrain": str, "copy_arguments": bool}
 """The options that a request may set itself."""
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 _CONSTRAINTS: Final = frozenset(
@@ -291,7 +295,11 @@ class RequestTools:
 
         options = self.options
         tags = {"tool_call_tag": options.tool_call_tag, "tool_result_tag": options.tool_result_tag}
-        return ConstraintPlanner(self.specs or (), writer_for(self.format, **tags, text_tools=self.text_tools))
+        made = ConstraintPlanner(self.specs or (), writer_for(self.format, **tags, text_tools=self.text_tools))
+        if made.unenforced:
+            left = printable(one_line("; ".join(made.unenforced), _MOST_LOGGED))
+            _logger.info("Of these tools' schemas, a grammar of their calls does not enforce: %s", left)
+        return made
 
     @cached_property
     def contract(self) -> str:
@@ -377,17 +385,22 @@ class ChatCompletionBody(RequestFields):
 
     def _with_own_options(self, options: TextOptions) -> TextOptions:
         """Return the options with those of the request's own ``patchbay`` field, which is not sent on."""
+        if _OWN_FIELD not in self.fields:
+            return options
         given = self.value(_OWN_FIELD)
+        self._drop({_OWN_FIELD})
         if given is None:
             return options
-        self._drop({_OWN_FIELD})
-        if not isinstance(given, Mapping) or given.keys() - _OWN_OPTIONS:
-            raise InvalidRequestError(
-                f"'{_OWN_FIELD}' must be an object of {' and '.join(sorted(_OWN_OPTIONS))}.", param=_OWN_FIELD
-            )
+        if not isinstance(given, Mapping) or given.keys() - _OWN_OPTIONS.keys():
+            names = " and ".join(map(repr, _OWN_OPTIONS))
+            raise InvalidRequestError(f"'{_OWN_FIELD}' must be an object with {names}.", param=_OWN_FIELD)
+        for name, value in given.items():
+            if not isinstance(value, _OWN_OPTIONS[name]):
+                kind = "a boolean" if _OWN_OPTIONS[name] is bool else "a string"
+                raise InvalidRequestError(f"'{_OWN_FIELD}.{name}' must be {kind}.", param=f"{_OWN_FIELD}.{name}")
         try:
             return replace(options, **given)
-        except (ConfigurationError, TypeError) as error:
+        except ConfigurationError as error:
             raise InvalidRequestError(f"'{_OWN_FIELD}': {error}", param=_OWN_FIELD) from None
 
     def _drop(self, names: AbstractSet[str]) -> None:
@@ -422,7 +435,7 @@ class ChatCompletionBody(RequestFields):
     @property
     def constrained(self) -> bool:
         """Whether the client constrains what is sampled."""
-        return not _CONSTRAINTS.isdisjoint(self.fields)
+        return not _CONSTRAINTS.isdisjoint(self.fields) or b'"structural_tag"' in bytes(self.fields.get("response_format", b""))
 
     def had_tools(self, tokens: int) -> bool | None:
         """Whether a prompt of so many tokens had the tools in it, beside its messages; None if that is not certain.

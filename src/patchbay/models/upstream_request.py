@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from patchbay._text import one_line
 from patchbay.constraints.backends import NO_CONSTRAINT, Constraint
 from patchbay.errors import InvalidRequestError
 from patchbay.models.capabilities import (
@@ -20,6 +21,7 @@ from patchbay.models.capabilities import (
     refuses_constraint,
     refuses_tools,
 )
+from patchbay.models.error_bodies import error_message
 from patchbay.models.policy import Policy, refuses_format
 from patchbay.models.request import ChatCompletionBody
 from patchbay.types import Message
@@ -28,6 +30,11 @@ Kind = Literal["native", "text"]
 """How the model is given its tools: as the API's ``tools``, or in its prompt."""
 
 _NO_CALL = Policy(forbidden=True)
+
+
+def _unforced(why: str) -> InvalidRequestError:
+    """Return the error of a request whose reply must be constrained and is not."""
+    return InvalidRequestError(f"constrain=force: {why}. Use constrain=auto, or another server.", param="constrain")
 
 
 class UpstreamRequestBuilder:
@@ -39,7 +46,10 @@ class UpstreamRequestBuilder:
     not fit, and what is wrong with it.
     """
 
-    def __init__(self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind, server: ServerFacts) -> None:
+    def __init__(
+        self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind, server: ServerFacts | None
+    ) -> None:
+        """``server``: None while it has not been asked what it is."""
         self.kind = kind
         self.constraint = NO_CONSTRAINT
         """What the last ``body`` adds to constrain the reply."""
@@ -111,14 +121,21 @@ class UpstreamRequestBuilder:
         """Return the constraint of the reply. Raises InvalidRequestError if there must be one and there is none."""
         if not self.may_constrain:
             return NO_CONSTRAINT
-        request, backend = self._client_request, self._server.backend
-        made = NO_CONSTRAINT
-        if backend is not None and not self._accepts.no_constraint:
-            made = request.constraint(backend, reasons=self._server.reasons is not False, opened=self._known.prefilled)
-        if request.options.constrain == "force" and not made.fields:
-            why = "refuses grammars" if self._accepts.no_constraint else made.reason or "is not known to take grammars"
-            raise InvalidRequestError(f"--constrain force: the model's server {why}. Use auto.", param="constrain")
+        server, made = self._server, NO_CONSTRAINT
+        if server is None:
+            return made
+        if server.backend is not None and not self._accepts.no_constraint:
+            reasons = server.reasons is not False
+            made = self._client_request.constraint(server.backend, reasons=reasons, opened=self._known.prefilled)
+        if self._is_forced and not made.fields:
+            refused = "the model's server refuses grammars"
+            unknown = "the model's server is none that is known to take grammars"
+            raise _unforced(made.reason or (refused if self._accepts.no_constraint else unknown))
         return made
+
+    @property
+    def _is_forced(self) -> bool:
+        return self._client_request.options.constrain == "force"
 
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""
@@ -127,7 +144,10 @@ class UpstreamRequestBuilder:
         self._learnt.pop("choice_in_words", None)  # it was about the tools
 
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
-        """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same."""
+        """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same.
+
+        Raises InvalidRequestError where a constraint is refused that must be there.
+        """
         accepts = self._accepts
         if unsupported := self._client_request.unsupported(status, text):
             self._note(unsupported=accepts.unsupported | unsupported)
@@ -156,7 +176,11 @@ class UpstreamRequestBuilder:
             self._tools_refused = self._known.mode is None
             self.use_text()
             change = "the server refuses tools, so they are in the prompt"
-        elif self.constraint.fields and self._client_request.options.constrain == "auto" and refuses_constraint(status, text):
+        elif self.constraint.fields and refuses_constraint(status, text):
+            if self._is_forced:
+                raise _unforced(
+                    f"the model's server refuses the grammar (HTTP {status}: {one_line(error_message(text.encode()), 300)})"
+                )
             self._note(no_constraint=True)
             change = "the server refuses the grammar"
         elif refused := refused_fields(status, text, {name.removesuffix("_options") for name in self._added}):

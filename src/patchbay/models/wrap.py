@@ -20,7 +20,7 @@ from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, UpstreamRejection
-from patchbay.models.exchange_driver import AsyncUpstream, drive_async
+from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
 from patchbay.models.sdk import BEARER, is_sdks_own, library_of, takes_bytes
 
@@ -164,7 +164,15 @@ class _PatchbayClient:
             exchange: Exchange[bytes] = Exchange(body, self.text_options, self.capabilities)
         except PatchbayError as error:
             return self._failure(request, error)
-        return None if exchange.transparent else exchange
+        return None if exchange.transparent and exchange.request is body else exchange
+
+    def _models_request(self, request: Any) -> Any:
+        """Return the request for the server's list of models, with the headers of one of chat completions."""
+        path = request.url.path.rstrip("/").removesuffix("/chat/completions")
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _CHANGED_HEADERS}
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), DESCRIBING)
+        url = request.url.copy_with(path=f"{path}/models")
+        return self.library.Request("GET", url, headers=headers, extensions={"timeout": timeouts})
 
     def _request(self, request: Any, exchange: Exchange[bytes]) -> Any:
         """Return the request of the next attempt: the client's own, or a copy with another body."""
@@ -196,12 +204,14 @@ class _PatchbayClient:
         """Return the response that the SDK reads; ``forward`` is the inner client's ``send``."""
         is_async = self.is_async
         exchange = self._exchange(request)
-        if exchange is None:
-            return await forward(request, stream=stream) if is_async else forward(request, stream=stream)
+        if exchange is None or (isinstance(exchange, Exchange) and exchange.transparent):
+            plain = forward(request if exchange is None else self._request(request, exchange), stream=stream)
+            return await plain if is_async else plain
         if not isinstance(exchange, Exchange):
             return exchange
         send = lambda: forward(self._request(request, exchange), stream=exchange.upstream_streams)  # noqa: E731
-        upstream = _Upstream(send, exchange, is_async=is_async)
+        list_models = lambda: forward(self._models_request(request), stream=False)  # noqa: E731
+        upstream = _Upstream(send, list_models, exchange, is_async=is_async)
         library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
         try:
@@ -276,13 +286,25 @@ class _Upstream(AsyncUpstream):
     With a blocking client these methods block and never await.
     """
 
-    def __init__(self, send: Callable[[], Any], exchange: Exchange[bytes], *, is_async: bool) -> None:
+    def __init__(
+        self, send: Callable[[], Any], list_models: Callable[[], Any], exchange: Exchange[bytes], *, is_async: bool
+    ) -> None:
         self._send = send
+        self._list_models = list_models
         self._is_async = is_async
         self.exchange = exchange
         self.response: Any = None
         self.transformed: Any = None
         self._next: Callable[[], Any]
+
+    async def describe(self) -> Any:
+        try:
+            response = await self._list_models() if self._is_async else self._list_models()
+            if response.status_code in DESCRIBES_LATER:
+                return None
+            return response.json() if response.status_code == 200 else {}
+        except Exception:  # noqa: BLE001  (whatever an HTTP client and its hooks raise, the request itself may succeed)
+            return None
 
     async def send(self, _body: bytes) -> UpstreamRejection | bytes | None:
         self.response = response = await self._send() if self._is_async else self._send()

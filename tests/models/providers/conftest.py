@@ -95,7 +95,7 @@ def cancel_closes_response(model: Any, server: Any, arrived: threading.Event, **
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        return await asyncio.to_thread(server.requests[0].left.wait, 30)
+        return await asyncio.to_thread(server.requests[-1].left.wait, 30)
 
     return run(model, cancelled())
 

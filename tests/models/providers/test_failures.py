@@ -85,7 +85,7 @@ def test_cancellation_closes_the_response(begun: bool, wire: Wire, stream: bool)
 def test_leaving_a_stream_closes_the_response(wire: Wire) -> None:
     with wire.serve(lambda _: Raw([wire.begun], end="hang")) as server:
         assert "It is " == first_event(wire.model(server, tool_mode="native"), wire.tools).text
-        assert server.requests[0].left.wait(30)
+        assert server.requests[-1].left.wait(30)
 
 
 @pytest.fixture(params=[(), (WEATHER,)], ids=["without tools", "with tools"])
@@ -193,6 +193,6 @@ def test_undecodable_answer_is_an_error_and_closes_the_response(stream: bool) ->
         async def ask() -> bool:
             with pytest.raises(UpstreamError):
                 await reply_of(model, [QUESTION], stream=stream)
-            return await asyncio.to_thread(server.requests[0].left.wait, 30)
+            return await asyncio.to_thread(server.requests[-1].left.wait, 30)
 
         assert run(model, ask())

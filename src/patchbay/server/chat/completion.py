@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
 from patchbay.models.exchange import Exchange, UpstreamRejection
-from patchbay.models.exchange_driver import drive_async
+from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, drive_async
 from patchbay.models.wire import decode
 from patchbay.server.errors import JSON_TYPE, excerpt
 from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
@@ -35,8 +35,6 @@ OWN_HEADERS: dict[tuple[bool, bool], OwnHeaders] = {
     (False, False): own_headers({**_READABLE, "Accept": "application/json"}),
     (False, True): own_headers({**_READABLE, "Accept": "text/event-stream"}),
 }
-_DESCRIBING = 0.5
-"""Seconds for the upstream to describe itself: the first request with tools waits for it."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -53,21 +51,23 @@ class ChatUpstream:
         """Gets pieces within the network callback, until it refuses one."""
 
     async def describe(self) -> Any:
-        """Return llama.cpp's ``/props``, else the list of models, decoded; None without either, or if they are slow to come."""
+        """Return llama.cpp's ``/props``, else the list of models, decoded; see AsyncUpstream."""
         try:
-            async with asyncio.timeout(_DESCRIBING):
-                return await self._get("/props", at_root=True) or await self._get("/models")
+            async with asyncio.timeout(DESCRIBING):
+                return await self._get("/props", at_root=True) or await self._get("/models") or {}
         except (PatchbayError, TimeoutError):
             return None
 
     async def _get(self, path: str, *, at_root: bool = False) -> Any:
-        """Return the JSON document of a path, None without one. Raises PatchbayError."""
+        """Return the JSON document of a path, None without one. Raises PatchbayError, also where it may come later."""
         request = self._request
         answer = await request.upstream.open("GET", path, b"", request.upward(OWN_HEADERS[False, False]), None, at_root=at_root)
         try:
             body = await request.read(answer, ANSWER_LIMIT)
         finally:
             answer.close()
+        if answer.status in DESCRIBES_LATER:
+            raise UpstreamError(f"The upstream answered {answer.status}.", upstream_status=answer.status)
         try:
             return decode(body) if answer.status == 200 else None
         except (ValueError, RecursionError):

@@ -192,6 +192,7 @@ class ToolChatTurn:
             agent=self.tools.snapshot.role,
             session=self.session,
             mode=exchange.mode if exchange is not None else "",
+            constraint=exchange.constraint if exchange is not None else "",
             stream=self.client_streams,
             tools=model.tools if model is not None else 0,
             calls=tuple(self._called),
