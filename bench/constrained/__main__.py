@@ -22,7 +22,7 @@ BFCL = "bfcl"
 _EXAMPLES = """\
 examples:
   python -m bench.constrained                              every row: about a second a request on a quiet core
-  python -m bench.constrained --only off --fails 10        one row, and its first wrong answers
+  python -m bench.constrained --only copy --fails 10       one row, and its first wrong answers
   python -m bench.constrained --sets everyday --limit 5    the first requests of one set (while tuning)
   python -m bench.constrained --write --json figures.json  renew docs/project/benchmarks.md; keep every answer
 """

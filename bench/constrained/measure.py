@@ -46,12 +46,20 @@ class Row:
     choice: str
 
 
+OFF = ("--constrain", "off")
+COPY = ("--copy-arguments",)
 ROWS = {
     row.name: row
     for row in (
         Row("native", "llama.cpp's own `tools`, `required`", None, "required"),
-        Row("off", "Patchbay without a constraint, `required`", (), "required"),
-        Row("off-auto", "Patchbay without a constraint, `auto`", (), "auto"),
+        Row("off", "Patchbay without a grammar, `required`", OFF, "required"),
+        Row("grammar", "Patchbay with a grammar, `required`", (), "required"),
+        Row("named", "Patchbay with a grammar, tool named", (), "named"),
+        Row("copy", "Patchbay with `--copy-arguments`, `required`", COPY, "required"),
+        Row("copy-named", "Patchbay with `--copy-arguments`, tool named", COPY, "named"),
+        Row("off-auto", "Patchbay without a grammar, `auto`", OFF, "auto"),
+        Row("grammar-auto", "Patchbay with a grammar, `auto`", (), "auto"),
+        Row("copy-auto", "Patchbay with `--copy-arguments`, `auto`", COPY, "auto"),
     )
 }
 
