@@ -8,12 +8,19 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """A string. ``pattern``: a regular expression that it matches. ``copied``: it may be copied from the conversation."""
+    """A string.
+
+    ``pattern``: a regular expression that it matches. ``described``: the pattern of a date or a time that the description speaks
+    of, and the schema does not demand. ``copied``: it may be copied from the conversation, but for the words that are ``taken``
+    by other arguments.
+    """
 
     least: int = 0
     most: int | None = None
     pattern: str | None = None
     copied: bool = False
+    described: str | None = None
+    taken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,6 @@ class NumberForm:
     least: int | None = None
     most: int | None = None
     positive: bool = False
-    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,12 @@ FORMATS: Final = {
     }.items()
 }
 """Patterns of formats. They are narrower than the formats: 29 February is left out."""
+DESCRIBED: Final = {
+    "YYYY-MM-DD": FORMATS["date"],
+    "HH:MM:SS": "^([01][0-9]|2[0-3])(:[0-5][0-9]){2}$",
+    "HH:MM": "^([01]?[0-9]|2[0-3]):[0-5][0-9]$",
+}
+"""Patterns by the words of a description."""
 
 
 @lru_cache(maxsize=256)

@@ -10,10 +10,10 @@ from typing import Any, Final
 from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
 from patchbay.constraints.calls import MAX_CALLS, NoGrammarError, OfferedTool
-from patchbay.constraints.forms import ANY_OBJECT, Form
+from patchbay.constraints.forms import ANY_OBJECT, ChoiceForm, Form
 from patchbay.constraints.json_schema import call_schema
 from patchbay.constraints.replies import ReplyRules, reply_grammar
-from patchbay.constraints.schemas import compile_schema
+from patchbay.constraints.schemas import Compiled, compile_schema
 from patchbay.constraints.spans import Spans
 from patchbay.formats.render import Writer
 from patchbay.types import ToolSpec
@@ -53,7 +53,7 @@ class ConstraintPlanner:
     @cached_property
     def unenforced(self) -> tuple[str, ...]:
         """The keywords of the tools' schemas that no grammar enforces, each with its tool and place."""
-        return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.unenforced)
+        return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.compiled.unenforced)
 
     def constraint(self, backend: Backend, rules: CallRules, copied_from: str | None = None) -> Constraint:
         """Return the constraint for a backend. ``copied_from``: the text that strings and numbers are copied from."""
@@ -71,6 +71,8 @@ class ConstraintPlanner:
                 return Constraint({}, "the server takes a schema only, which has no place for text beside calls")
             schema = {"name": "call", "strict": True, "schema": call_schema(tools)}
             return Constraint({"response_format": {"type": "json_schema", "json_schema": schema}})
+        if spans is not None:
+            tools = _fitted(tools, spans)
         reply = ReplyRules(
             needed=rules.needed,
             most=0 if rules.forbidden else 1 if rules.single else MAX_CALLS,
@@ -90,3 +92,20 @@ class ConstraintPlanner:
 def answer_form(schema: Mapping[str, Any] | None) -> Form:
     """Return the form of an answer in a ``response_format``; None: any object."""
     return ANY_OBJECT if schema is None else compile_schema(schema).form
+
+
+def _fitted(tools: list[OfferedTool], spans: Spans) -> list[OfferedTool]:
+    """Return the tools with the arguments that the conversation has.
+
+    Tools that need what it does not have are left out, unless all do.
+    """
+    fitted: list[tuple[OfferedTool, bool]] = []
+    for tool in tools:
+        try:
+            forms, is_complete = spans.fit(tool.objects)
+        except NoGrammarError:
+            fitted.append((tool, True))
+            continue
+        form = forms[0] if len(forms) == 1 else ChoiceForm(forms)
+        fitted.append((OfferedTool(tool.spec, Compiled(form)), is_complete))
+    return [tool for tool, is_complete in fitted if is_complete] or [tool for tool, _ in fitted]

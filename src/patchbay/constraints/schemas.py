@@ -26,8 +26,7 @@ from patchbay.constraints.forms import (
     ObjectForm,
     TextForm,
 )
-from patchbay.constraints.patterns import FORMATS, read_pattern
-from patchbay.types import PLAIN_TEXT
+from patchbay.constraints.patterns import DESCRIBED, FORMATS, read_pattern
 
 MAX_ITEMS: Final = 127
 """Maximum length of an array, where the schema has a greater one or none."""
@@ -66,9 +65,7 @@ _KEYWORDS: Final = {
 _OF_TYPES: Final = frozenset().union(*_KEYWORDS.values())
 _LARGEST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _SMALLEST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
-_WRITTEN_FORM: Final = re.compile(
-    r"YYYY|HH:MM|MM[-/]DD|DD[-/.]MM|ISO[ -]?\d|RFC[ -]?\d|E\.164|\bUTC\b|\bBCP\b|[A-Z]{3}[ -]code|country code|currency code"
-)
+_WRITTEN_FORM: Final = re.compile(r"MM[-/]DD|DD[-/.]MM|ISO[ -]?\d|RFC[ -]?\d|E\.164|BCP ?\d|(?:country|currency|language) code")
 """A description that says how a string is written: it is not taken from the conversation as it stands there."""
 
 
@@ -135,8 +132,7 @@ class _Compiler:
         if "allOf" in schema:
             return self._all(schema, path)
         for keyword in schema.keys() - _ANNOTATIONS - _OF_TYPES - {"type", "enum", "const", "anyOf", "oneOf"}:
-            if (keyword, schema[keyword]) != ("contentMediaType", PLAIN_TEXT):  # (every text is one)
-                self._check(keyword, path)
+            self._check(keyword, path)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 return self._choice(schema, keyword, path)
@@ -313,8 +309,10 @@ class _Compiler:
             if most < MAX_TEXT:
                 self._check("maxLength", path)
             most = None
-        copied = not _WRITTEN_FORM.search(str(schema.get("description", ""))) and "format" not in schema
-        return TextForm(least, most, copied=copied)
+        description = str(schema.get("description", ""))
+        described = next((pattern for words, pattern in DESCRIBED.items() if words in description), None)
+        is_free = least <= 1 and most is None and described is None and "format" not in schema
+        return TextForm(least, most, copied=is_free and not _WRITTEN_FORM.search(description), described=described)
 
     def _number(self, schema: Mapping[str, Any], path: str, *, integer: bool) -> Form | None:
         if "multipleOf" in schema and not (integer and schema["multipleOf"] == 1):
@@ -324,13 +322,13 @@ class _Compiler:
             for keyword in schema.keys() & (_KEYWORDS["number"] - {"multipleOf"}):
                 if keyword != "minimum" or not _same(schema[keyword], 0):
                     self._check(keyword, path)
-            return NumberForm(positive=least is not None and least >= 0, copied=True)
+            return NumberForm(positive=least is not None and least >= 0)
         for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
             if isinstance(schema.get(keyword), bool):  # (draft 4)
                 self._check(keyword, path)
         if least is not None and most is not None and least > most:
             return None
-        return NumberForm(integer=True, least=least, most=most, positive=least is not None and least >= 0, copied=True)
+        return NumberForm(integer=True, least=least, most=most, positive=least is not None and least >= 0)
 
     def _object(self, schema: Mapping[str, Any], path: str) -> Form | None:
         for keyword in (_KEYWORDS["object"] & schema.keys()) - {"properties", "required", "additionalProperties"}:

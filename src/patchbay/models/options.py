@@ -55,8 +55,9 @@ class TextOptions:
     arguments are no JSON object.
     ``constrain``: for tools in the prompt, the server is sent a grammar of the valid calls: "auto" where it takes one, "force"
     always (tools are in the prompt then, and a request fails if its server takes no grammar), "off" never.
-    ``copy_arguments``: texts and numbers in arguments are copied from the conversation, and there is one call in an answer. A
-    request's own ``patchbay`` field has the same two options.
+    ``copy_arguments``: for models of less than a billion parameters: brief instructions with an example of each tool, one call in
+    an answer, and, with a grammar, arguments that are copied from the conversation. A request's own ``patchbay`` field has the
+    same two options.
     """
 
     tools: ToolMode = field(
@@ -122,8 +123,8 @@ class TextOptions:
     copy_arguments: bool = field(
         default=False,
         metadata=flag(
-            "With a grammar, let a model write one call at a time, and copy texts and numbers in it from the conversation where "
-            "their schema leaves them free: for models of less than a billion parameters."
+            "For models of less than a billion parameters: brief instructions, one call at a time and, with a grammar, arguments "
+            "copied from the conversation where their schema leaves them free."
         ),
     )
 

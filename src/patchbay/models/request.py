@@ -20,7 +20,8 @@ from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.formats.contract import render_contract, render_tool_choice
-from patchbay.formats.render import writer_for
+from patchbay.formats.render import Writer, writer_for
+from patchbay.formats.render.brief import brief_examples, brief_instructions
 from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
@@ -31,7 +32,7 @@ from patchbay.models.policy import AnswerFormat, Policy, demands_call, read_answ
 from patchbay.models.providers import developer_as_system
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
-from patchbay.types import Message, ToolSpec, read_specs
+from patchbay.types import Message, ToolCall, ToolSpec, read_specs
 
 if TYPE_CHECKING:
     from patchbay.constraints.plan import ConstraintPlanner
@@ -293,13 +294,17 @@ class RequestTools:
         """Makes the grammars of these tools' calls."""
         from patchbay.constraints.plan import ConstraintPlanner  # (needed only where a server takes a grammar)
 
-        options = self.options
-        tags = {"tool_call_tag": options.tool_call_tag, "tool_result_tag": options.tool_result_tag}
-        made = ConstraintPlanner(self.specs or (), writer_for(self.format, **tags, text_tools=self.text_tools))
+        made = ConstraintPlanner(self.specs or (), self._writer)
         if made.unenforced:
             left = printable(one_line("; ".join(made.unenforced), _MOST_LOGGED))
             _logger.info("Of these tools' schemas, a grammar of their calls does not enforce: %s", left)
         return made
+
+    @property
+    def _writer(self) -> Writer:
+        options = self.options
+        tags = {"tool_call_tag": options.tool_call_tag, "tool_result_tag": options.tool_result_tag}
+        return writer_for(self.format, **tags, text_tools=self.text_tools)
 
     @cached_property
     def contract(self) -> str:
@@ -313,6 +318,16 @@ class RequestTools:
             include_examples=options.include_examples,
             template=options.template,
         )
+
+    def brief_contract(self, *, needed: bool) -> str:
+        """Return the instructions for a very small model. ``needed``: each answer is a call."""
+        form = self._writer.calls([ToolCall("call_0", "name_of_the_tool", '{"name_of_the_argument": "value"}')])
+        return brief_instructions(self.specs or (), form=form, needed=needed)
+
+    @cached_property
+    def brief_examples(self) -> list[Message]:
+        """The examples that go with ``brief_contract``."""
+        return brief_examples(self.specs or (), lambda call: self._writer.calls([call]))
 
 
 def _read_tools(raw: bytes, options: TextOptions, prompt_format: str | Format, *, legacy: bool) -> RequestTools:
@@ -527,7 +542,12 @@ class ChatCompletionBody(RequestFields):
             raise self.request_tools.problem
         options = self._options
         view = self._flat()
+        is_brief = options.copy_arguments and options.template is None and not self.policy.forbidden
         contract = "" if self.policy.forbidden else self.request_tools.contract
+        if is_brief:
+            contract = self.request_tools.brief_contract(needed=self.policy.needed)
+            begin = leading_instructions(view)
+            view[begin:begin] = self.request_tools.brief_examples
         if self.answer_format is not None:
             if self.count > 1:
                 raise InvalidRequestError(
@@ -541,7 +561,7 @@ class ChatCompletionBody(RequestFields):
         view = with_roles(view, roles)
         if contract and apart:
             view.insert(0, {"role": "system", "content": contract})
-        if not self.policy.forbidden:
+        if not self.policy.forbidden and not is_brief:
             _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
         view += extra
         body: dict[str, Any] = {}
