@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,9 @@ DEFAULT_RESULT_TAG: Final = "tool_result"
 
 PLAIN_TEXT: Final = "text/plain"
 """The ``contentMediaType`` in the schema of a parameter for plain text."""
+TEXT_WITH_GRAMMAR: Final = "The tool's input, as plain text in this {} grammar:\n{}"
+"""The description of a plain text with the syntax and the definition of its grammar; see ``ToolSpec.text_grammar``."""
+_TEXT_GRAMMAR: Final = re.compile(TEXT_WITH_GRAMMAR.format(r"(\w+)", "(.+)"), re.DOTALL)
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The formats of OpenAI's ``input_audio``, by media type."""
@@ -83,6 +87,17 @@ class ToolSpec:
         ((name, schema),) = properties.items()
         is_text = isinstance(schema, Mapping) and schema.get("type") == "string" and schema.get("contentMediaType") == PLAIN_TEXT
         return name if is_text else None
+
+    @property
+    def text_grammar(self) -> tuple[str, str] | None:
+        """The syntax and the definition of the grammar that the plain text has, if its description ends with one.
+
+        It stands where models read it, so that native tools need no member of their own for it.
+        """
+        name = self.text_parameter
+        described = self.parameters["properties"][name].get("description") if name is not None else None
+        found = _TEXT_GRAMMAR.fullmatch(described) if isinstance(described, str) else None
+        return None if found is None else (found[1], found[2])
 
     def to_openai(self) -> dict[str, Any]:
         """Return the element of OpenAI's ``tools`` for this spec."""

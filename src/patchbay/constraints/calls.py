@@ -25,12 +25,15 @@ from patchbay.constraints.forms import (
     TextForm,
 )
 from patchbay.constraints.gbnf import Grammar, alternatives, excluding, literal, sequence
+from patchbay.constraints.lark import TextGrammarError, read_text_grammar
+from patchbay.constraints.patterns import Pattern
 from patchbay.constraints.schemas import Compiled
 from patchbay.constraints.spans import Spans
 from patchbay.constraints.values import (
     JSON,
     JSON_IN_MARKUP,
     JSON_IN_TEXT,
+    PLAIN,
     PYTHON_IN_MARKUP,
     PYTHON_NOTATIONS,
     ValueWriter,
@@ -75,6 +78,26 @@ class OfferedTool:
     compiled: Compiled
 
     @cached_property
+    def _text(self) -> Pattern | TextGrammarError | None:
+        if (grammar := self.spec.text_grammar) is None:
+            return None
+        try:
+            return read_text_grammar(*grammar)
+        except TextGrammarError as error:
+            return error
+
+    @property
+    def text(self) -> Pattern | None:
+        """The pattern of the plain text that it takes; None for any text."""
+        return None if isinstance(self._text, TextGrammarError) else self._text
+
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """What a grammar of its calls does not enforce, in words."""
+        why = f"the grammar of its text: {self._text}"
+        return (*self.compiled.unenforced, *([why] if isinstance(self._text, TextGrammarError) else ()))
+
+    @cached_property
     def objects(self) -> tuple[ObjectForm, ...]:
         """The objects that the arguments can be. Raises NoGrammarError if they are not known."""
         form = self.compiled.form
@@ -106,8 +129,10 @@ class CallWriter:
     def _fenced(self, writer: FencedWriter, tool: OfferedTool) -> str:
         grammar, name = self._grammar, tool.spec.name
         if name in writer.text_tools:
-            # It begins with no brace: a text that is an object with a name would be read as a call.
-            text = sequence(excluding("`~{ \t\r\n"), grammar.without("plain", ["\n`", "\n~"]))
+            if tool.text is not None:
+                text = ValueWriter(grammar, PLAIN).pattern(tool.text)
+            else:  # It begins with no brace: a text that is an object with a name would be read as a call.
+                text = sequence(excluding("`~{ \t\r\n"), grammar.without("plain", ["\n`", "\n~"]))
             return sequence(literal(f"```{writer.call_tag} {name}\n"), text, literal("\n```"))
         head = f'```{writer.call_tag}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
         arguments = ValueWriter(grammar, JSON, self._spans).value(_arguments(tool))

@@ -53,7 +53,7 @@ class ConstraintPlanner:
     @cached_property
     def unenforced(self) -> tuple[str, ...]:
         """The keywords of the tools' schemas that no grammar enforces, each with its tool and place."""
-        return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.compiled.unenforced)
+        return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.unenforced)
 
     def constraint(self, backend: Backend, rules: CallRules, copied_from: str | None = None) -> Constraint:
         """Return the constraint for a backend. ``copied_from``: the text that strings and numbers are copied from."""

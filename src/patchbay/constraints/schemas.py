@@ -27,6 +27,7 @@ from patchbay.constraints.forms import (
     TextForm,
 )
 from patchbay.constraints.patterns import DESCRIBED, FORMATS, read_pattern
+from patchbay.types import PLAIN_TEXT
 
 MAX_ITEMS: Final = 127
 """Maximum length of an array, where the schema has a greater one or none."""
@@ -132,7 +133,8 @@ class _Compiler:
         if "allOf" in schema:
             return self._all(schema, path)
         for keyword in schema.keys() - _ANNOTATIONS - _OF_TYPES - {"type", "enum", "const", "anyOf", "oneOf"}:
-            self._check(keyword, path)
+            if (keyword, schema[keyword]) != ("contentMediaType", PLAIN_TEXT):  # (every text is one)
+                self._check(keyword, path)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 return self._choice(schema, keyword, path)

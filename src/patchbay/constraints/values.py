@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from patchbay.constraints.forms import (
+    MAX_TEXT,
     AnyForm,
     ArrayForm,
     ChoiceForm,
@@ -116,6 +117,12 @@ PYTHON_NOTATIONS: Final = {
 PYTHON_IN_MARKUP: Final = _python(PYTHON, "'", "<&")
 
 
+PLAIN: Final = ValueNotation(
+    write=json.loads, quotes=("", ""), excluded="", escapes="", inner=lambda text: text, key=lambda name: name
+)
+"""Text without quotes, escapes and end."""
+
+
 def gemma(mark: str) -> ValueNotation:
     """Return Gemma's notation; texts stand between two marks."""
     written = gemma_notation(mark)
@@ -180,7 +187,7 @@ class ValueWriter:
         if form.pattern is not None:
             tree = read_pattern(form.pattern)
             assert tree is not None
-            return self._pattern(tree)
+            return self.pattern(tree)
         if form.copied and self._spans is not None and (copied := self._spans.texts(grammar, notation.inner, form.taken)):
             return copied
         if form.least == 0 and form.most is None:
@@ -213,15 +220,19 @@ class ValueWriter:
         found = sequence(edge, rest if form.least > 1 else self._grammar.optional(rest))
         return found if form.least else self._grammar.optional(found)
 
-    def _pattern(self, tree: Pattern) -> str:
+    def pattern(self, tree: Pattern) -> str:
+        """Return the expression of a text that a pattern matches as a whole, without its quotes."""
         if isinstance(tree, CharSet):
             return self._character(tree)
         if isinstance(tree, Concat):
-            return sequence(*map(self._pattern, tree.parts))
+            return sequence(*map(self.pattern, tree.parts))
         if isinstance(tree, Alternatives):
-            return alternatives([self._pattern(option) for option in tree.options])
+            return alternatives([self.pattern(option) for option in tree.options])
         if isinstance(tree, Repeated):
-            return self._grammar.repeated("part", self._pattern(tree.part), tree.least, tree.most)
+            part = self.pattern(tree.part)
+            if tree.most < MAX_TEXT:
+                return self._grammar.repeated("part", part, tree.least, tree.most)
+            return sequence(self._grammar.repeated("part", part, tree.least, tree.least), self._grammar.long("run", part))
         assert isinstance(tree, AnyText)
         return self._any_text()
 

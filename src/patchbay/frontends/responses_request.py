@@ -35,7 +35,7 @@ from patchbay.frontends.base import (
 from patchbay.frontends.client_tools import OPENAI
 from patchbay.models.request import read_json
 from patchbay.models.wire import Raw, encode
-from patchbay.types import PLAIN_TEXT, Message
+from patchbay.types import PLAIN_TEXT, TEXT_WITH_GRAMMAR, Message
 
 _omit = OmissionLog("OpenAI Responses")
 _COPIED: Final = (
@@ -311,7 +311,7 @@ def _custom_parameters(form: Any) -> dict[str, Any]:
     """Return the parameters of a custom tool's function: one plain text, with its grammar in the description."""
     described = "The tool's input, as plain text."
     if isinstance(form, Mapping) and form.get("type") == "grammar":
-        described = f"The tool's input, as plain text in this {form.get('syntax', '')} grammar:\n{form.get('definition', '')}"
+        described = TEXT_WITH_GRAMMAR.format(form.get("syntax", ""), form.get("definition", ""))
     text = {"type": "string", "contentMediaType": PLAIN_TEXT, "description": described}
     return {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT]}
 
