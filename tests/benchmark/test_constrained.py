@@ -67,11 +67,28 @@ def test_true_is_no_number() -> None:
 def test_every_accepted_call_of_the_requests_is_exact() -> None:
     sets, chats = requests.load()
     assert (60, 30) == (len(sets["everyday"]), len(chats["everyday"]))
-    assert 10 == len({tuple(tool["name"] for tool in asked.tools) for asked in sets["everyday"]})
+    assert 10 == len(_tool_sets(sets["everyday"]))
     for asked in itertools.chain.from_iterable(sets.values()):
         for values in itertools.product(*asked.accepted.values()):
             arguments = {name: value for name, value in zip(asked.accepted, values, strict=True) if value is not None}
             assert RIGHT == asked.judge([(asked.name, json.dumps(arguments))]), asked.text
+
+
+def test_plain_requests_have_their_own_tools_and_every_argument_is_required() -> None:
+    sets, _ = requests.load()
+    assert (60, 40) == (len(sets["simple"]), len(sets["fresh"]))
+    offered = [_tool_sets(sets[name]) for name in ("everyday", "simple", "fresh")]
+    assert {10} == {len(found) for found in offered}
+    assert 30 == len(set().union(*offered))
+    for asked in [*sets["simple"], *sets["fresh"]]:
+        for tool in asked.tools:
+            assert [*tool["parameters"]["properties"]] == tool["parameters"]["required"]
+        (schema,) = [tool["parameters"] for tool in asked.tools if tool["name"] == asked.name]
+        assert schema["properties"].keys() == asked.accepted.keys(), asked.text
+
+
+def _tool_sets(found: list[Request]) -> set[tuple[str, ...]]:
+    return {tuple(tool["name"] for tool in asked.tools) for asked in found}
 
 
 def test_no_tool_of_the_requests_has_a_schema_that_is_none() -> None:
