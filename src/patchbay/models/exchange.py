@@ -140,7 +140,7 @@ class Exchange(Generic[Out]):
         """Begin with what is known of the model and its server. Raises InvalidRequestError."""
         self._known = self._capabilities.of(self._client_request.model)
         self._builder = UpstreamRequestBuilder(self._client_request, self._known, self._first_kind(), server)
-        self._needs_description = self._is_learning or self._builder.may_constrain
+        self._needs_description = server is None and (self._is_learning or self._builder.may_constrain)
         probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
         self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
 
@@ -520,8 +520,8 @@ class Exchange(Generic[Out]):
 
     @property
     def constraint(self) -> Literal["", "grammar", "schema"]:
-        """What constrained the last answer."""
-        return self._builder.constraint.kind if self.mode == "text" else ""
+        """What constrained the last answer, in the ``mode`` "text"."""
+        return self._builder.constraint.kind
 
     @property
     def all_reasons(self) -> tuple[str, ...]:
@@ -536,14 +536,15 @@ class Exchange(Generic[Out]):
 
     def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
         """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""
+        mode = self.mode
         return RequestRecord(
             model=self._client_request.model,
-            mode=self.mode,
+            mode=mode,
             stream=self.client_streams,
             tools=self._offered,
             calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
             reasons=self.all_reasons,
-            constraint=self.constraint,
+            constraint=self.constraint if mode == "text" else "",
             **token_counts(usage or self._total(self._usage)),
             **ended,
         )

@@ -54,6 +54,7 @@ class UpstreamRequestBuilder:
         self.constraint = NO_CONSTRAINT
         """What the last ``body`` adds to constrain the reply."""
         self._server = server
+        self._is_forced = client_request.options.constrain == "force"
         self.format_only = False
         self.streams = self.collects = self.asks_usage = False
         self.extra: list[Message] = []
@@ -119,10 +120,8 @@ class UpstreamRequestBuilder:
 
     def _constrain(self) -> Constraint:
         """Return the constraint of the reply. Raises InvalidRequestError if there must be one and there is none."""
-        if not self.may_constrain:
-            return NO_CONSTRAINT
         server, made = self._server, NO_CONSTRAINT
-        if server is None:
+        if server is None or (server.backend is None and not self._is_forced) or not self.may_constrain:
             return made
         if server.backend is not None and not self._accepts.no_constraint:
             reasons = server.reasons is not False
@@ -132,10 +131,6 @@ class UpstreamRequestBuilder:
             unknown = "the model's server is none that is known to take grammars"
             raise _unforced(made.reason or (refused if self._accepts.no_constraint else unknown))
         return made
-
-    @property
-    def _is_forced(self) -> bool:
-        return self._client_request.options.constrain == "force"
 
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""

@@ -187,12 +187,13 @@ class ToolChatTurn:
         """Return the record of this turn; see ``Exchange.record``."""
         model, name = self._model, self.parameters.get("model")
         exchange = model.exchange if model is not None else None
+        mode = exchange.mode if exchange is not None else ""
         return RequestRecord(
             model=name if isinstance(name, str) else "",
             agent=self.tools.snapshot.role,
             session=self.session,
-            mode=exchange.mode if exchange is not None else "",
-            constraint=exchange.constraint if exchange is not None else "",
+            mode=mode,
+            constraint=exchange.constraint if exchange is not None and mode == "text" else "",
             stream=self.client_streams,
             tools=model.tools if model is not None else 0,
             calls=tuple(self._called),
