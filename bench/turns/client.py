@@ -77,6 +77,8 @@ class _Server(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         row = self._row
+        if request.method == "GET":  # (its description, which the server does not have)
+            return httpx2.Response(404, request=request)
         row.model_calls += 1
         body = await request.aread()
         # Of the tools every one is there, natively or in the contract; of the history its first and last words.
