@@ -164,7 +164,7 @@ def record() -> Recorded:
                 process.terminate()
                 called.append(f"host: exit status {process.wait(30)}")
                 server.wait_for(set())
-                ended = sorted(server.said)
+                ended = sorted(set(server.said))  # a pass that had the list before the end clears once more
         finally:
             server.shutdown()
         frames = (folder / "frames").read_text(encoding="utf-8").splitlines()
