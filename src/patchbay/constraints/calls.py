@@ -24,7 +24,7 @@ from patchbay.constraints.forms import (
     ObjectForm,
     TextForm,
 )
-from patchbay.constraints.gbnf import Grammar, alternatives, excluding, literal, sequence
+from patchbay.constraints.gbnf import Grammar, NoGrammarError, alternatives, excluding, literal, sequence
 from patchbay.constraints.lark import TextGrammarError, read_text_grammar
 from patchbay.constraints.patterns import Pattern
 from patchbay.constraints.schemas import Compiled
@@ -64,10 +64,6 @@ _SLOT: Final = re.compile(f'(\\\\?"{_VALUE}\\\\?"|{_VALUE}|{_ID})')
 _IN_TEXT: Final = f'\\"{_VALUE}\\"'
 _NO_MARKERS: Final = ReservedText(())
 _CDATA: Final = ("<![CDATA[", "]]>")
-
-
-class NoGrammarError(ValueError):
-    """There is no grammar for the calls of a tool in a format."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +161,13 @@ class CallWriter:
         return _fill(laid, {_VALUE: inside, _ID: "[1-9] [0-9]?"})
 
     def _keywords(self, values: ValueWriter, form: ObjectForm) -> str:
-        """Return the expression of keyword arguments, or of one dict if a key is not a Python name."""
-        if not all(member.name.isidentifier() for member in form.members):
-            return values.value(form)
-        written = [(sequence(literal(f"{member.name}="), values.value(member.form)), member.required) for member in form.members]
-        return join_members(self._grammar, written, ", ")
+        """Return the expression of keyword arguments, or of one dict with a key that is not a Python name."""
+        named = [member for member in form.members if member.name.isidentifier()]
+        options = [values.value(form)] if len(named) < len(form.members) else []
+        if not any(member.required for member in form.members if member not in named):
+            written = [(sequence(literal(f"{member.name}="), values.value(member.form)), member.required) for member in named]
+            options.append(join_members(self._grammar, written, ", "))
+        return alternatives(options)
 
 
 def _arguments(tool: OfferedTool) -> Form:
@@ -283,12 +281,17 @@ class _Nested:
         return self._texts.text(form if isinstance(form, TextForm) else TextForm())
 
     def _items(self, form: ArrayForm) -> str:
-        first = [self._element("item", item) for item in form.first]
-        required = [each if index < form.least else self._grammar.optional(each) for index, each in enumerate(first)]
-        if form.items is None or form.most <= len(first):
-            return sequence(*required)
-        rest = self._grammar.rule("item", self._element("item", form.items))
-        return sequence(*required, self._grammar.repeated("item", rest, max(0, form.least - len(first)), form.most - len(first)))
+        items = [self._element("item", item) for item in form.first]
+        more = form.most - len(items)
+        tail = ""
+        if form.items is not None and more > 0:
+            rest = self._grammar.rule("item", self._element("item", form.items))
+            tail = self._grammar.repeated("item", rest, max(0, form.least - len(items)), more)
+        for index in range(len(items) - 1, -1, -1):  # items behind the least number may be left out
+            tail = sequence(items[index], tail)
+            if index >= form.least:
+                tail = self._grammar.optional(tail)
+        return tail
 
 
 def _markers(writer: FamilyWriter, end: str) -> tuple[str, ...]:

@@ -13,12 +13,17 @@ from typing import Final
 from patchbay.constraints.forms import MAX_TEXT
 
 ROOT: Final = "root"
+_LAST: Final = 0x10FFFF
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]')
 _NAMED: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _CHUNK: Final = 64
 _CHUNKS: Final = 16
 _SEGMENTS: Final = 1000
 """Times that a marker may begin, without being complete, in a text that must not contain it."""
+
+
+class NoGrammarError(ValueError):
+    """There is no grammar for the calls of a tool in a format."""
 
 
 def literal(text: str) -> str:
@@ -35,10 +40,10 @@ def _code(code: int) -> str:
     return f"\\x{code:02X}" if code <= 0xFF else f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
 
 
-def character_class(ranges: Iterable[tuple[int, int]], *, negated: bool = False) -> str:
+def character_class(ranges: Iterable[tuple[int, int]]) -> str:
     """Return the expression for one character of these ranges of code points, both ends inclusive."""
     inside = "".join(_in_class(low) if low == high else f"{_in_class(low)}-{_in_class(high)}" for low, high in ranges)
-    return f"[^{inside}]" if negated else f"[{inside}]"
+    return f"[{inside}]"
 
 
 def _in_class(code: int) -> str:
@@ -47,8 +52,21 @@ def _in_class(code: int) -> str:
 
 
 def excluding(characters: str) -> str:
-    """Return the expression for one character other than these."""
-    return character_class([(ord(character), ord(character)) for character in characters], negated=True)
+    """Return the expression for one character of Unicode other than these.
+
+    The class is not negated: llama.cpp would allow the bytes of code points that do not exist.
+    """
+    return character_class(complement((ord(character), ord(character)) for character in characters))
+
+
+def complement(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of all characters of Unicode outside of these."""
+    found, begin = [], 0
+    for low, high in sorted([*ranges, (0xD800, 0xDFFF)]):
+        if low > begin:
+            found.append((begin, low - 1))
+        begin = max(begin, high + 1)
+    return [*found, (begin, _LAST)] if begin <= _LAST else found
 
 
 def sequence(*parts: str) -> str:
@@ -76,6 +94,8 @@ class Grammar:
 
     def rule(self, hint: str, expression: str) -> str:
         """Return the name of the rule for an expression. ``hint``: letters, digits and hyphens that its name begins with."""
+        if expression in self._rules:
+            return expression
         if (name := self._names.get(expression)) is None:
             name = hint
             number = 1
@@ -100,8 +120,8 @@ class Grammar:
         if most == 0:
             return ""
         name = item if _is_atom(item) else self.rule(hint, item)
-        if (least, most) == (1, 1):
-            return name
+        if (least, most) in ((1, 1), (0, 1)):
+            return name if least else f"{name}?"
         return f"{name}{{{least}}}" if least == most else f"{name}{{{least},{most}}}"
 
     def separated(self, hint: str, item: str, separator: str, least: int, most: int) -> str:

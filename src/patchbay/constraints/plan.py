@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
-from patchbay.constraints.calls import MAX_CALLS, NoGrammarError, OfferedTool
+from patchbay.constraints.calls import MAX_CALLS, OfferedTool
 from patchbay.constraints.forms import ANY_OBJECT, ChoiceForm, Form
+from patchbay.constraints.gbnf import NoGrammarError
 from patchbay.constraints.json_schema import call_schema
 from patchbay.constraints.replies import ReplyRules, reply_grammar
 from patchbay.constraints.schemas import Compiled, compile_schema

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from patchbay.constraints.calls import CallWriter, NoGrammarError, OfferedTool
+from patchbay.constraints.calls import CallWriter, OfferedTool
 from patchbay.constraints.forms import Form
-from patchbay.constraints.gbnf import Grammar, alternatives, literal, sequence
+from patchbay.constraints.gbnf import Grammar, NoGrammarError, alternatives, literal, sequence
 from patchbay.constraints.spans import Spans
 from patchbay.constraints.values import JSON, ValueWriter
 from patchbay.formats.render import Writer
@@ -59,7 +59,10 @@ def _thoughts(grammar: Grammar, writer: Writer, rules: ReplyRules) -> str:
     if tags is None or not tags[1].strip():
         return ""
     begin, end = tags[0].strip(), tags[1].strip()
-    thoughts = sequence(grammar.without("thought", [end]), literal(end), '"\\n"{0,2}')
+    if begin.isidentifier() or begin[:1] == "/":  # a word, which its line ends
+        begin = tags[0]
+    markers = [] if isinstance(writer, FencedWriter) else [marker for marker in writer.markers if marker[0] == end[0]]
+    thoughts = sequence(grammar.without("thought", [end, *markers]), literal(end), '"\\n"{0,2}')
     if rules.opened:
         return thoughts
     return grammar.optional(sequence(literal(begin), thoughts)) if begin else ""

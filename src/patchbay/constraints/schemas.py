@@ -344,7 +344,7 @@ class _Compiler:
                 members.append(Member(name, form, name in required))
             elif name in required:
                 return None
-        if members or properties or extra is False:
+        if members or properties or extra is False or (extra is True and "properties" in schema):
             return ObjectForm(tuple(members))
         return ObjectForm(extra=self.compile(extra, f"{path}/additionalProperties"))
 

@@ -20,13 +20,24 @@ from patchbay.constraints.forms import (
     ObjectForm,
     TextForm,
 )
-from patchbay.constraints.gbnf import Grammar, alternatives, character_class, excluding, integers, literal, sequence
+from patchbay.constraints.gbnf import (
+    Grammar,
+    NoGrammarError,
+    alternatives,
+    character_class,
+    complement,
+    excluding,
+    integers,
+    literal,
+    sequence,
+)
 from patchbay.constraints.patterns import Alternatives, AnyText, CharSet, Concat, Pattern, Repeated, read_pattern
 from patchbay.constraints.spans import Spans
-from patchbay.formats.render.styles import PYTHON, PYTHON_IN_DOUBLE_QUOTES, PYTHON_WITH_JSON_WORDS, gemma_notation
+from patchbay.formats.render.styles import PYTHON, PYTHON_IN_DOUBLE_QUOTES, PYTHON_WITH_JSON_WORDS, gemma_key, gemma_notation
 from patchbay.formats.render.values import Notation
 
 _CONTROL: Final = "".join(map(chr, (*range(0x20), 0x7F)))
+_SPACE: Final = "".join(filter(str.isspace, map(chr, range(0x3001))))
 MAX_BARE: Final = 1000
 """Maximum length of a text without quotes that must not be empty."""
 _MAX_INNER: Final = 32
@@ -40,7 +51,7 @@ class ValueNotation:
     ``write``: a constant, given as JSON text. ``quotes``: before and behind a text. ``excluded``: the characters that do not
     stand for themselves in a text; ``escapes``: an expression for those that are written otherwise. ``inner``: a given text as it
     stands inside of the quotes, None for one that cannot be written. ``markers``: a text of any length must not contain them.
-    ``trimmed``: white space around a text is lost.
+    ``trimmed``: white space around a text is lost. ``free_key``: the expression of a key that no schema names; "" for a text.
     """
 
     write: Callable[[str], str]
@@ -53,6 +64,7 @@ class ValueNotation:
     colon: str = ": "
     markers: tuple[str, ...] = ()
     trimmed: bool = False
+    free_key: str = ""
 
 
 def _json_inner(text: str) -> str:
@@ -91,7 +103,7 @@ JSON_IN_TEXT: Final = ValueNotation(
     write=_json_inner,
     quotes=('\\"', '\\"'),
     excluded=f'"\\{_CONTROL}',
-    escapes='"\\\\\\\\" [nt]',
+    escapes='"\\\\\\\\" ([nt] | "\\\\\\"" | "\\\\\\\\")',
     inner=lambda text: _json_inner(_json_inner(text)),
     key=lambda name: _json_inner(json.dumps(name, ensure_ascii=False)),
 )
@@ -132,10 +144,11 @@ def gemma(mark: str) -> ValueNotation:
         excluded=mark[0],
         escapes="",
         inner=lambda text: None if mark in text else text,
-        key=lambda name: name,
+        key=gemma_key,
         comma=",",
         colon=":",
-        markers=(mark,),
+        markers=('<|"|>', "<escape>"),  # (either may end a text, for the reader)
+        free_key="[a-zA-Z] [a-zA-Z0-9_]{0,63}",
     )
 
 
@@ -207,18 +220,18 @@ class ValueWriter:
 
     def _bounded(self, form: TextForm) -> str:
         """Return the expression of a text with a least or a greatest length."""
-        notation, character = self._notation, self._any_character()
+        notation, grammar, character = self._notation, self._grammar, self._any_character()
         if not notation.trimmed:
             if form.most is not None:
-                return f"{character}{{{form.least},{form.most}}}"
-            return sequence(f"{character}{{{form.least}}}", self._grammar.long("text", character))
-        edge = excluding(f"{notation.excluded} \t")
-        if form.most == 1:
-            return edge if form.least else self._grammar.optional(edge)
+                return grammar.repeated("char", character, form.least, form.most)
+            return sequence(grammar.repeated("char", character, form.least, form.least), grammar.long("text", character))
+        edge = grammar.rule("edge", excluding(notation.excluded + _SPACE))
         most = MAX_BARE if form.most is None else form.most
-        rest = sequence(f"{character}{{{max(0, form.least - 2)},{most - 2}}}", edge)
-        found = sequence(edge, rest if form.least > 1 else self._grammar.optional(rest))
-        return found if form.least else self._grammar.optional(found)
+        if most == 1:
+            return edge if form.least else grammar.optional(edge)
+        rest = sequence(grammar.repeated("char", character, max(0, form.least - 2), most - 2), edge)
+        found = sequence(edge, rest if form.least > 1 else grammar.optional(rest))
+        return found if form.least else grammar.optional(found)
 
     def pattern(self, tree: Pattern) -> str:
         """Return the expression of a text that a pattern matches as a whole, without its quotes."""
@@ -239,16 +252,25 @@ class ValueWriter:
     def _character(self, wanted: CharSet) -> str:
         """Return the expression of one character, those that do not stand for themselves written as the notation has it."""
         notation = self._notation
-        special = sorted(set(notation.excluded))
-        options = []
-        outside = _subtract(wanted.ranges, special) if not wanted.negated else ()
-        if wanted.negated:
-            options.append(character_class([*wanted.ranges, *((ord(one), ord(one)) for one in special)], negated=True))
-        elif outside:
-            options.append(character_class(outside))
-        written = [one for one in special if _includes(wanted, one) and one not in _CONTROL]
-        options += [literal(inner) for one in written if (inner := notation.inner(one)) is not None]
-        return alternatives(options) if options else character_class([(0, 0)])  # (nothing can be written)
+        ranges = complement(wanted.ranges) if wanted.negated else wanted.ranges
+        special = set(notation.excluded)
+        if notation.trimmed and not _is_one(ranges):
+            special |= set(_SPACE)
+        outside = _subtract(ranges, sorted(special))
+        options = [character_class(outside)] if outside else []
+        if not notation.markers or _is_one(ranges):
+            written = [one for one in sorted(special - {*_CONTROL}) if any(low <= ord(one) <= high for low, high in ranges)]
+            options += [
+                literal(inner) for one in written if one not in self._begins and (inner := notation.inner(one)) is not None
+            ]
+        if not options:
+            raise NoGrammarError(f"no character of a pattern's part {wanted} can be written")
+        return alternatives(options)
+
+    @property
+    def _begins(self) -> set[str]:
+        """The characters that markers begin with."""
+        return {marker[0] for marker in self._notation.markers}
 
     def number(self, form: NumberForm) -> str:
         """Return the expression of a number."""
@@ -264,7 +286,8 @@ class ValueWriter:
 
     def _pairs(self, value: str) -> str:
         """Return the expression of an object with any keys."""
-        pair = sequence(self.text(TextForm(1, 64)), literal(self._notation.colon), self._grammar.rule("value", value))
+        key = self._notation.free_key or self.text(TextForm(1, 64))
+        pair = sequence(key, literal(self._notation.colon), self._grammar.rule("value", value))
         pairs = self._grammar.separated("pair", self._grammar.rule("pair", pair), self._notation.comma, 0, _MAX_INNER)
         return sequence(literal("{"), pairs, literal("}"))
 
@@ -325,9 +348,8 @@ def join_members(grammar: Grammar, members: Sequence[tuple[str, bool]], separato
     return alternatives(options)
 
 
-def _includes(wanted: CharSet, character: str) -> bool:
-    inside = any(low <= ord(character) <= high for low, high in wanted.ranges)
-    return inside is not wanted.negated
+def _is_one(ranges: Sequence[tuple[int, int]]) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
 
 
 def _subtract(ranges: Sequence[tuple[int, int]], characters: Sequence[str]) -> list[tuple[int, int]]:

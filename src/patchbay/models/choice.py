@@ -303,6 +303,7 @@ class ChoiceReader:
             native=len(self._native) > 0,
             broken=self._broken,
             cut=self._cut,
+            at_limit=self._finish == "length",
             visible=self.visible,
             prose=self._has_text,
             text="".join(self._raw_text),

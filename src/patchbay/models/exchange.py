@@ -425,7 +425,8 @@ class Exchange(Generic[Out]):
     def _prepare_call_retry(self, outcome: ChoiceOutcome, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Prepare to ask for a call that is allowed and valid. Raises ToolChoiceError, InvalidCallError."""
         policy = self._client_request.policy
-        is_missing = policy.needed and not outcome.calls and not outcome.cut
+        is_cut = outcome.cut or (outcome.at_limit and bool(self._builder.constraint.fields))  # (it was on its way to a call)
+        is_missing = policy.needed and not outcome.calls and not is_cut
         is_wrong = outcome.broken and not outcome.calls and not outcome.prose
         if not (outcome.invalid or is_missing or is_wrong):
             return False

@@ -27,7 +27,9 @@ _NEXT_KEY = re.compile(r""",\s{0,8}["']?([\w.-]{1,64})["']?\s{0,4}:\s{0,4}\Z""")
 _BRACKETS = re.compile(r"[}\]][}\]\s]{0,63}\Z")
 _BARE = re.compile(r"[^,{}\[\]<]+")
 _KEY = re.compile(r"""[^:{}\[\],<"'\s]+""")
-_KEY_AHEAD = re.compile(r""",\s{0,32}(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?\s{0,4}:(?!//)""")
+_KEY_AHEAD = re.compile(
+    r""",\s{0,32}(?:"(?:[^"\\\n]|\\.){1,64}"|(?:["']|<\|"\|>|<escape>)?[\w.-]{1,64}(?:["']|<\|"\|>|<escape>)?)\s{0,4}:(?!//)"""
+)
 _KEY_LOOKAHEAD = 128
 _BEFORE_STRING = (":", ",", "[", "{")
 

@@ -7,6 +7,7 @@ escapes; a text without escapes stays as it is where the family's reader underst
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -166,9 +167,17 @@ class PythonStyle:
         return {"call": f"{call.name}({inside})"}
 
 
+_GEMMA_KEY = re.compile(r"[^\W_][\w.$-]*")
+
+
+def gemma_key(key: str) -> str:
+    """Return a key in Gemma's notation: in quotes if it could not be read without."""
+    return key if _GEMMA_KEY.fullmatch(key) else quoted(key)
+
+
 def gemma_notation(mark: str, encode: Callable[[str], str] = unchanged) -> Notation:
     """Return Gemma's notation: JSON with bare keys, and texts, encoded by ``encode``, between two marks."""
-    return Notation("true", "false", "null", text=lambda text: mark + encode(text) + mark, key=unchanged, comma=",", colon=":")
+    return Notation("true", "false", "null", text=lambda text: mark + encode(text) + mark, key=gemma_key, comma=",", colon=":")
 
 
 @dataclass(frozen=True)
@@ -180,5 +189,5 @@ class GemmaStyle:
     def __call__(self, call: ToolCall, _index: int, markers: ReservedText) -> dict[str, Any]:
         """Encode one call."""
         notation = gemma_notation(self.mark, markers.raw)
-        inside = ",".join(f"{key}:{notation.convert(value)}" for key, value in members(call.raw_arguments).items())
+        inside = ",".join(f"{gemma_key(key)}:{notation.convert(value)}" for key, value in members(call.raw_arguments).items())
         return {"name": call.name, "arguments": f"{{{inside}}}"}

@@ -1,0 +1,61 @@
+"""Replies of a real llama.cpp server whose model has random weights: each call that comes is the grammar's work."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import urllib.request
+
+import jsonschema_rs
+import pytest
+
+from patchbay.constraints.calls import OfferedTool
+from patchbay.constraints.json_schema import call_schema
+from patchbay.constraints.schemas import compile_schema
+from patchbay.formats import parse
+from support.scripted_server import PATIENCE
+
+from .random_replies import draw_request, random_server, run
+
+COUNT = 300
+_MISSING = [name for name in ("xllamacpp", "gguf", "numpy") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        bool(_MISSING), reason=f"not installed: {_MISSING} (pip install --no-deps -r tests/real_model/requirements.txt)"
+    ),
+]
+
+
+def test_no_reply_has_an_invalid_call() -> None:
+    tally = run(COUNT, seed=1)
+    assert [] == tally.invalid
+    assert COUNT / 2 < tally.counts["calls"]
+    assert tally.counts["cut"] < COUNT / 5
+
+
+def test_reply_of_a_call_schema_is_a_valid_call() -> None:
+    request = draw_request(0, seed=3)
+    specs = [spec for spec in request.specs if spec.parameters["properties"]] or list(request.specs)
+    schema = call_schema([OfferedTool(spec, compile_schema(spec.parameters)) for spec in specs])
+    response_format = {"type": "json_schema", "json_schema": {"name": "call", "strict": True, "schema": schema}}
+    whole = 0
+    with random_server(seed=1) as url:
+        for seed in range(12):
+            body = {
+                "messages": [{"role": "user", "content": "Go."}],
+                "max_tokens": 300,
+                "seed": seed,
+                "response_format": response_format,
+            }
+            sent = urllib.request.Request(
+                f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(sent, timeout=PATIENCE) as answer:
+                choice = json.load(answer)["choices"][0]
+            if choice["finish_reason"] == "stop":
+                [call] = parse(choice["message"]["content"], specs).tool_calls
+                spec = next(spec for spec in specs if spec.name == call.name)
+                jsonschema_rs.validator_for(dict(spec.parameters)).validate(call.arguments)
+                whole += 1
+    assert whole > 3
