@@ -96,17 +96,14 @@ def answer_form(schema: Mapping[str, Any] | None) -> Form:
 
 
 def _fitted(tools: list[OfferedTool], spans: Spans) -> list[OfferedTool]:
-    """Return the tools with the arguments that the conversation has.
-
-    Tools that need what it does not have are left out, unless all do.
-    """
-    fitted: list[tuple[OfferedTool, bool]] = []
+    """Return the tools that take most of what the conversation evidently has, with the arguments that it has."""
+    fitted: list[tuple[OfferedTool, int]] = []
     for tool in tools:
         try:
-            forms, is_complete = spans.fit(tool.objects)
+            forms, evidence = spans.fit(tool.objects)
         except NoGrammarError:
-            fitted.append((tool, True))
-            continue
+            return tools
         form = forms[0] if len(forms) == 1 else ChoiceForm(forms)
-        fitted.append((OfferedTool(tool.spec, Compiled(form)), is_complete))
-    return [tool for tool, is_complete in fitted if is_complete] or [tool for tool, _ in fitted]
+        fitted.append((OfferedTool(tool.spec, Compiled(form)), evidence))
+    most = max(evidence for _, evidence in fitted)
+    return [tool for tool, evidence in fitted if evidence == most]

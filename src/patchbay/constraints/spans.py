@@ -72,33 +72,41 @@ class Spans:
         self._text = text
         self._lower = f" {re.sub(r'[^a-z0-9]+', ' ', text.lower())} "
 
-    def fit(self, forms: Sequence[ObjectForm]) -> tuple[tuple[ObjectForm, ...], bool]:
-        """Return the forms of arguments as the text leaves them, and whether the text has all that they need."""
-        fitted = [self._object(form) for form in forms]
-        return tuple(form for form, _ in fitted), any(is_complete for _, is_complete in fitted)
+    def fit(self, forms: Sequence[ObjectForm]) -> tuple[tuple[ObjectForm, ...], int]:
+        """Return the forms of arguments as the text leaves them, and how well it fits them.
 
-    def _object(self, form: ObjectForm) -> tuple[ObjectForm, bool]:
+        That is the number of arguments that it evidently has; -1 if it lacks one that is required.
+        """
+        fitted = [self._object(form) for form in forms]
+        return tuple(form for form, _ in fitted), max(evidence for _, evidence in fitted)
+
+    def _object(self, form: ObjectForm) -> tuple[ObjectForm, int]:
         numbers = [member for member in form.members if isinstance(member.form, NumberForm)]
         spare = len(self._numbers) - sum(member.required for member in numbers)  # required arguments come first
         members: list[Member] = []
         taken: set[str] = set()
-        is_complete = True
+        evidence, is_complete = 0, True
         for member in form.members:
             found, evident = self._member(member.name, member.form)
             if not member.required and isinstance(member.form, NumberForm):
                 evident = bool(evident) and spare > 0
                 spare -= evident
-            if member.required:
-                is_complete = is_complete and evident is not False
-            elif evident is False:
+            if evident is False and not member.required:
                 continue
+            if evident is False and not isinstance(member.form, ConstantForm):  # (a constant may be meant by another word)
+                is_complete = False
+            evidence += bool(evident)
             if evident and isinstance(member.form, TextForm):
                 taken |= self._words_of(member.form)
-            members.append(Member(member.name, found, member.required or bool(evident)))
+            elif evident and isinstance(found, ConstantForm):
+                taken.update(*(json.loads(raw).split() for raw in found.values if raw.startswith('"')))
+            # A number that is left over may be meant for something else.
+            is_given = bool(evident) and not isinstance(member.form, NumberForm)
+            members.append(Member(member.name, found, member.required or is_given))
         if numbers and len(self._numbers) <= len(numbers):
             taken |= {word.core for word in self._words if _is_number(word.core)}
         copied = tuple(_without(member, frozenset(taken)) for member in members)
-        return replace(form, members=copied), is_complete
+        return replace(form, members=copied), evidence if is_complete else -1
 
     def _member(self, name: str, form: Form) -> tuple[Form, bool | None]:
         """Return a form as the text leaves it, and whether the text has a value of it; None: it does not show."""
