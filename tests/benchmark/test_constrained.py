@@ -76,11 +76,12 @@ def test_every_accepted_call_of_the_requests_is_exact() -> None:
 
 def test_plain_requests_have_their_own_tools_and_every_argument_is_required() -> None:
     sets, _ = requests.load()
-    assert (60, 40) == (len(sets["simple"]), len(sets["fresh"]))
-    offered = [_tool_sets(sets[name]) for name in ("everyday", "simple", "fresh")]
+    plain = [sets[name] for name in ("simple", "fresh", "unseen")]
+    assert [60, 40, 40] == [len(asked) for asked in plain]
+    offered = [_tool_sets(asked) for asked in (sets["everyday"], *plain)]
     assert {10} == {len(found) for found in offered}
-    assert 30 == len(set().union(*offered))
-    for asked in [*sets["simple"], *sets["fresh"]]:
+    assert 40 == len(set().union(*offered))
+    for asked in itertools.chain.from_iterable(plain):
         for tool in asked.tools:
             assert [*tool["parameters"]["properties"]] == tool["parameters"]["required"]
         (schema,) = [tool["parameters"] for tool in asked.tools if tool["name"] == asked.name]
