@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from patchbay.errors import UpstreamError
+from patchbay.errors import InvalidCallError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
@@ -88,9 +88,14 @@ def test_any_split_on_the_wire_gives_the_same_response(data: st.DataObject, text
     events = [b"data: " + json.dumps(chunk, **writing).encode() + b"\n\n" for chunk in chunks_of(deltas)]
     ours = exchange(stream=True)
     out = b"".join([ours.feed(piece) for piece in data.draw(network([*events, b"data: [DONE]\n\n"]))])
-    last, again = ours.end_attempt()
+    read = expected(read_whole(text, tools=TOOLS))
+    try:
+        last, again = ours.end_attempt()
+    except InvalidCallError:  # a call that has begun breaks off, and text follows
+        assert "length" == read["finish"]
+        return
     assert not again
-    assert expected(read_whole(text, tools=TOOLS)) == client_reads(out + last)
+    assert read == client_reads(out + last)
 
 
 def test_upstream_event_without_an_end_is_refused() -> None:
