@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import openai
 
 RATES: Final = (
-    "On 20 requests that were written after the method was fixed, with tools of their own: 20 valid calls of an offered tool, 17 "
-    "with exactly the right arguments, and 7 to 9 sensible answers."
+    "On 40 other requests, which nothing was tuned on: 40 valid calls of an offered tool, 35 of the right one, 30 with exactly the "
+    "right arguments. Fewer than half of its answers are sensible."
 )
-"""How often the model is right, measured with llama.cpp b11549, a grammar and copied arguments."""
+"""How often the model is right: bench.constrained, requests ``unseen``, row ``copy``; answers: 7 to 9 of 20, judged by hand."""
 
 _CODE: Final = """
 import importlib.util, json, sys
