@@ -324,10 +324,9 @@ class RequestTools:
         form = self._writer.calls([ToolCall("call_0", "name_of_the_tool", '{"name_of_the_argument": "value"}')])
         return brief_instructions(self.specs or (), form=form, needed=needed)
 
-    @cached_property
-    def brief_examples(self) -> list[Message]:
-        """The examples that go with ``brief_contract``."""
-        return brief_examples(self.specs or (), lambda call: self._writer.calls([call]))
+    def brief_examples(self, *, needed: bool) -> list[Message]:
+        """Return the examples that go with ``brief_contract``."""
+        return brief_examples(self.specs or (), lambda call: self._writer.calls([call]), needed=needed)
 
 
 def _read_tools(raw: bytes, options: TextOptions, prompt_format: str | Format, *, legacy: bool) -> RequestTools:
@@ -547,7 +546,7 @@ class ChatCompletionBody(RequestFields):
         if is_brief:
             contract = self.request_tools.brief_contract(needed=self.policy.needed)
             begin = leading_instructions(view)
-            view[begin:begin] = self.request_tools.brief_examples
+            view[begin:begin] = self.request_tools.brief_examples(needed=self.policy.needed)
         if self.answer_format is not None:
             if self.count > 1:
                 raise InvalidRequestError(

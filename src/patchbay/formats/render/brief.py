@@ -21,9 +21,21 @@ def brief_instructions(specs: Sequence[ToolSpec], *, form: str, needed: bool) ->
     return f"You can call these tools:\n\n{lines}\n\n{demand}\n{form}"
 
 
-def brief_examples(specs: Sequence[ToolSpec], write: Callable[[ToolCall], str]) -> list[Message]:
-    """Return a request and its call for each tool; ``write`` renders a ToolCall."""
+_CHATS = (
+    ("Hello!", "Hello! How can I help you?"),
+    ("What is the capital of France?", "The capital of France is Paris."),
+    ("Thank you.", "You are welcome."),
+)
+
+
+def brief_examples(specs: Sequence[ToolSpec], write: Callable[[ToolCall], str], *, needed: bool) -> list[Message]:
+    """Return a request and its call for each tool; ``write`` renders a ToolCall.
+
+    Unless a call is ``needed``, answers without one come first; behind the calls, they would keep the model from calling.
+    """
     messages: list[Message] = []
+    for question, answer in () if needed else _CHATS:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     for spec in specs:
         properties, required = _properties(spec)
         arguments = {name: _stand_in(schema) for name, schema in properties.items() if name in required}
