@@ -243,6 +243,8 @@ class _Elements:
             return self._texts.text(form)
         if form.pattern is not None or form.copied or form.most is not None:
             return self._texts.text(form)
+        if form.least:
+            return self._texts.text(form)  # (a section could be empty)
         return alternatives(
             [
                 self._texts.text(TextForm(1)),

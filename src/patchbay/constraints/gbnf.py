@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from patchbay.constraints.forms import MAX_TEXT
@@ -51,6 +52,7 @@ def _in_class(code: int) -> str:
     return chr(code) if is_plain else _code(code)
 
 
+@lru_cache(maxsize=256)
 def excluding(characters: str) -> str:
     """Return the expression for one character of Unicode other than these.
 
@@ -91,6 +93,7 @@ class Grammar:
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._texts: dict[tuple[str, ...], str] = {}
 
     def rule(self, hint: str, expression: str) -> str:
         """Return the name of the rule for an expression. ``hint``: letters, digits and hyphens that its name begins with."""
@@ -143,21 +146,27 @@ class Grammar:
         blocks = (MAX_TEXT + 1) // (_CHUNK * _CHUNKS) - 1
         return self.rule(hint, f"{block}{{0,{blocks}}} {chunk}{{0,{_CHUNKS - 1}}} {character}{{0,{_CHUNK - 1}}}")
 
-    def without(self, hint: str, markers: Sequence[str], also: str = "") -> str:
-        """Return any text without these markers, and without the characters in ``also``.
+    def without(self, hint: str, markers: Sequence[str]) -> str:
+        """Return any text without these markers.
 
         Of a marker in which the beginning of one occurs again, the part before that must not occur.
         """
+        place = (hint, *markers)
+        if (made := self._texts.get(place)) is None:
+            made = self._texts[place] = self._without(hint, markers)
+        return made
+
+    def _without(self, hint: str, markers: Sequence[str]) -> str:
         begins = "".join(dict.fromkeys(marker[0] for marker in markers))
         markers = list(dict.fromkeys(_first_part(marker, begins) for marker in markers))
-        plain = self.long(f"{hint}-plain", self.rule(f"{hint}-char", excluding(begins + also)))
+        plain = self.long(f"{hint}-plain", self.rule(f"{hint}-char", excluding(begins)))
         longer = [marker for marker in markers if len(marker) > 1]
         if not longer:
             return plain
         begun = []
         for character in dict.fromkeys(marker[0] for marker in longer):
             rests = [marker[1:] for marker in longer if marker[0] == character]
-            begun.append(sequence(literal(character), self._unfinished(hint, rests, begins + also, plain)))
+            begun.append(sequence(literal(character), self._unfinished(hint, rests, begins, plain)))
         segment = self.rule(f"{hint}-segment", alternatives(begun))
         return self.rule(f"{hint}-free", sequence(plain, f"{segment}{{0,{_SEGMENTS}}}"))
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from patchbay.constraints.forms import (
@@ -211,8 +212,9 @@ class ValueWriter:
         notation, grammar = self._notation, self._grammar
         if notation.markers:
             return grammar.without("text", notation.markers)
-        return grammar.long("text", self._any_character())
+        return grammar.long("text", self._any_character)
 
+    @cached_property
     def _any_character(self) -> str:
         notation = self._notation
         escapes = [notation.escapes] if notation.escapes else []
@@ -220,7 +222,7 @@ class ValueWriter:
 
     def _bounded(self, form: TextForm) -> str:
         """Return the expression of a text with a least or a greatest length."""
-        notation, grammar, character = self._notation, self._grammar, self._any_character()
+        notation, grammar, character = self._notation, self._grammar, self._any_character
         if not notation.trimmed:
             if form.most is not None:
                 return grammar.repeated("char", character, form.least, form.most)
