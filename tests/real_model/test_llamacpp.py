@@ -83,7 +83,9 @@ def test_count_of_the_prompt_decides_where_nothing_describes_the_server(llama: s
 def test_grammar_goes_with_the_contract_and_is_refused_once(llama: str) -> None:
     asked: list[str] = []
     with openai.OpenAI(base_url=f"{llama}/v1", api_key="k", max_retries=0) as plain:
-        plain._client.event_hooks["request"].append(lambda request: asked.append(request.content.decode()))
+        plain._client.event_hooks["request"].append(
+            lambda request: asked.append(request.content.decode()) if request.method == "POST" else None
+        )
         import patchbay
 
         client = patchbay.wrap(plain)
