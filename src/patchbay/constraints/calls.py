@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -188,6 +188,12 @@ def _id(writer: FamilyWriter, name: str) -> str:
     return sequence(literal(fixed), f"[0-9]{{{digits}}}" if digits > 1 else "[0-9]{1,3}")
 
 
+def _elements(grammar: Grammar, form: ObjectForm, write: Callable[[str, Form], str]) -> str:
+    """Return the expression of an object's members as elements; ``write`` returns that of one, by its name and form."""
+    written = [(write(member.name, member.form), member.required) for member in form.members]
+    return sequence(*(each if required else grammar.optional(each) for each, required in written))
+
+
 class _Elements:
     """Writes arguments as elements (``styles.Elements``)."""
 
@@ -201,9 +207,7 @@ class _Elements:
 
     def members(self, form: ObjectForm) -> str:
         """Return the expression of all elements."""
-        grammar = self._grammar
-        written = [(self._member(member.name, member.form), member.required) for member in form.members]
-        return sequence(*(each if required else grammar.optional(each) for each, required in written))
+        return _elements(self._grammar, form, self._member)
 
     def _member(self, name: str, form: Form) -> str:
         options: dict[str, list[str]] = {}
@@ -239,12 +243,11 @@ class _Elements:
         return kind, literal(style.text(json.loads(raw)) if kind == "string" else style.encode(raw, _NO_MARKERS))
 
     def _text(self, form: TextForm) -> str:
-        if self._style.text is not as_cdata:
+        is_any = not (
+            form.pattern is not None or form.copied or form.most is not None or form.least
+        )  # (a section could be empty)
+        if self._style.text is not as_cdata or not is_any:
             return self._texts.text(form)
-        if form.pattern is not None or form.copied or form.most is not None:
-            return self._texts.text(form)
-        if form.least:
-            return self._texts.text(form)  # (a section could be empty)
         return alternatives(
             [
                 self._texts.text(TextForm(1)),
@@ -262,9 +265,7 @@ class _Nested:
 
     def members(self, form: ObjectForm) -> str:
         """Return the expression of an object's members."""
-        grammar = self._grammar
-        written = [(self._element(member.name, member.form), member.required) for member in form.members]
-        return sequence(*(each if required else grammar.optional(each) for each, required in written))
+        return _elements(self._grammar, form, self._element)
 
     def _element(self, name: str, form: Form) -> str:
         return _fill(m3_element(name, _VALUE), {_VALUE: self._value(form)})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from patchbay.cache import SizedCache
 from patchbay.constraints.backends import Backend, Constraint
-from patchbay.constraints.calls import MAX_CALLS, OfferedTool
+from patchbay.constraints.calls import OfferedTool
 from patchbay.constraints.forms import ANY_OBJECT, ChoiceForm, Form
 from patchbay.constraints.gbnf import NoGrammarError
 from patchbay.constraints.json_schema import call_schema
@@ -23,29 +22,15 @@ _MAX_GRAMMAR: Final = 512 * 1024
 """Characters of a grammar; a larger one is not sent."""
 
 
-@dataclass(frozen=True)
-class CallRules:
-    """The calls that a reply may have.
-
-    ``names``: of these tools (None: of any). ``answer``: an answer without calls has this form.
-    """
-
-    needed: bool = False
-    forbidden: bool = False
-    single: bool = False
-    names: frozenset[str] | None = None
-    answer: Form | None = None
-    reasoning: bool = False
-    opened: bool = False
-
-
 class ConstraintPlanner:
     """Makes the constraints of requests with the same tools and format. Grammars are kept, but those with spans."""
 
     def __init__(self, specs: Sequence[ToolSpec], writer: Writer) -> None:
         self._specs = specs
         self._writer = writer
-        self._made: SizedCache[tuple[Backend, CallRules], Constraint] = SizedCache(most=8, most_bytes=4 * _MAX_GRAMMAR)
+        self._made: SizedCache[tuple[Backend, ReplyRules, frozenset[str] | None], Constraint] = SizedCache(
+            most=8, most_bytes=4 * _MAX_GRAMMAR
+        )
 
     @cached_property
     def _tools(self) -> list[OfferedTool]:
@@ -56,17 +41,23 @@ class ConstraintPlanner:
         """The keywords of the tools' schemas that no grammar enforces, each with its tool and place."""
         return tuple(f"{tool.spec.name}: {each}" for tool in self._tools for each in tool.unenforced)
 
-    def constraint(self, backend: Backend, rules: CallRules, copied_from: str | None = None) -> Constraint:
-        """Return the constraint for a backend. ``copied_from``: the text that strings and numbers are copied from."""
+    def constraint(
+        self, backend: Backend, rules: ReplyRules, *, names: frozenset[str] | None = None, copied_from: str | None = None
+    ) -> Constraint:
+        """Return the constraint for a backend.
+
+        ``names``: of these tools alone. ``copied_from``: the text that strings and numbers are copied from.
+        """
         if copied_from is not None and backend is not Backend.SCHEMA:
-            return self._make(backend, rules, Spans(copied_from))
-        if (made := self._made.get((backend, rules))) is None:
-            made = self._make(backend, rules, None)
-            self._made.put((backend, rules), made, sum(len(str(value)) for value in made.fields.values()))
+            return self._make(backend, rules, names, Spans(copied_from))
+        key = (backend, rules, names)
+        if (made := self._made.get(key)) is None:
+            made = self._make(backend, rules, names, None)
+            self._made.put(key, made, sum(len(str(value)) for value in made.fields.values()))
         return made
 
-    def _make(self, backend: Backend, rules: CallRules, spans: Spans | None) -> Constraint:
-        tools = [tool for tool in self._tools if rules.names is None or tool.spec.name in rules.names]
+    def _make(self, backend: Backend, rules: ReplyRules, names: frozenset[str] | None, spans: Spans | None) -> Constraint:
+        tools = [tool for tool in self._tools if names is None or tool.spec.name in names]
         if backend is Backend.SCHEMA:
             if not rules.needed:
                 return Constraint({}, "the server takes a schema only, which has no place for text beside calls")
@@ -74,15 +65,8 @@ class ConstraintPlanner:
             return Constraint({"response_format": {"type": "json_schema", "json_schema": schema}})
         if spans is not None:
             tools = _fitted(tools, spans)
-        reply = ReplyRules(
-            needed=rules.needed,
-            most=0 if rules.forbidden else 1 if rules.single else MAX_CALLS,
-            answer=rules.answer,
-            reasoning=rules.reasoning,
-            opened=rules.opened,
-        )
         try:
-            grammar = reply_grammar(self._writer, tools, reply, spans)
+            grammar = reply_grammar(self._writer, tools, rules, spans)
         except NoGrammarError as error:
             return Constraint({}, str(error))
         if len(grammar) > _MAX_GRAMMAR:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from patchbay.constraints.calls import CallWriter, OfferedTool
+from patchbay.constraints.calls import MAX_CALLS, CallWriter, OfferedTool
 from patchbay.constraints.forms import Form
 from patchbay.constraints.gbnf import Grammar, NoGrammarError, alternatives, literal, sequence
 from patchbay.constraints.spans import Spans
@@ -26,7 +26,7 @@ class ReplyRules:
     """
 
     needed: bool = False
-    most: int = 16
+    most: int = MAX_CALLS
     answer: Form | None = None
     reasoning: bool = False
     opened: bool = False
@@ -62,6 +62,8 @@ def _thoughts(grammar: Grammar, writer: Writer, rules: ReplyRules) -> str:
     if begin.isidentifier() or begin[:1] == "/":  # a word, which its line ends
         begin = tags[0]
     markers = [] if isinstance(writer, FencedWriter) else [marker for marker in writer.markers if marker[0] == end[0]]
+    if rules.opened:  # the reader takes either for the end
+        markers.append("</think>")
     thoughts = sequence(grammar.without("thought", [end, *markers]), literal(end), '"\\n"{0,2}')
     if rules.opened:
         return thoughts

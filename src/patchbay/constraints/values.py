@@ -168,7 +168,7 @@ def bare(markers: tuple[str, ...]) -> ValueNotation:
 
 
 class ValueWriter:
-    """Writes the expressions of values in one notation into a grammar. ``spans``: where texts and numbers are copied from."""
+    """Writes the expressions of values in one notation into a grammar. ``spans``: where texts are copied from."""
 
     def __init__(self, grammar: Grammar, notation: ValueNotation, spans: Spans | None = None) -> None:
         self._grammar = grammar

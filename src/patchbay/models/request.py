@@ -508,20 +508,22 @@ class ChatCompletionBody(RequestFields):
 
     def constraint(self, backend: Backend, *, reasons: bool, opened: bool) -> Constraint:
         """Return the constraint of a text model's reply. ``reasons``, ``opened``: the model may reason first, has begun to."""
-        from patchbay.constraints.plan import CallRules, answer_form
+        from patchbay.constraints.calls import MAX_CALLS
+        from patchbay.constraints.plan import answer_form
+        from patchbay.constraints.replies import ReplyRules
 
         assert self.request_tools is not None
         policy, options = self.policy, self.options
-        rules = CallRules(
+        is_single = policy.single or options.copy_arguments  # a small model repeats its call until it is cut
+        rules = ReplyRules(
             needed=policy.needed,
-            forbidden=policy.forbidden,
-            single=policy.single or options.copy_arguments,  # (a small model repeats its call until it is cut)
-            names=policy.names,
+            most=0 if policy.forbidden else 1 if is_single else MAX_CALLS,
             answer=None if self.answer_format is None or policy.needed else answer_form(self.answer_format.schema),
             reasoning=reasons and options.reasoning,
             opened=opened,
         )
-        return self.request_tools.planner.constraint(backend, rules, self.copied_text if options.copy_arguments else None)
+        copied_from = self.copied_text if options.copy_arguments else None
+        return self.request_tools.planner.constraint(backend, rules, names=policy.names, copied_from=copied_from)
 
     @property
     def copied_text(self) -> str:
