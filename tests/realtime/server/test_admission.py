@@ -32,9 +32,9 @@ def guarded(tmp_path_factory):
         ("ann", {"origin": "null"}, 403, "untrusted_origin", "web pages of other sites"),
         ("ann", {"additional_headers": {"X-Forwarded-For": "8.8.8.8"}}, 403, "unexpected_proxy", "proxy"),
         ("ann", {"additional_headers": {"Forwarded": "for=127.0.0.1"}}, 403, "unexpected_proxy", "proxy"),
-        ("", {}, 404, "no_such_socket", "/api/sessions/"),
-        ("ann/more", {}, 404, "no_such_socket", "/api/sessions/ann/more"),
-        ("../tools", {}, 404, "no_such_socket", "/api/sessions/../tools"),
+        ("", {}, 404, "no_such_socket", "'/api/sessions/'"),
+        ("ann/more", {}, 404, "no_such_socket", "'/api/sessions/ann/more'"),
+        ("../tools", {}, 404, "no_such_socket", "'/api/sessions/../tools'"),
     ],
 )
 def test_foreign_handshake_is_refused_with_one_log_line(role, options, status, code, logged, shared):
