@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +15,13 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
+from patchbay import wrap
 from patchbay.cli.children import Child
-from support.chat_clients import running_proxy, sdk_client, wrapped_client
+from patchbay.models.chat_model import ChatRequest
+from patchbay.models.openai import OpenAIChatModel
+from patchbay.models.options import TextOptions
+from patchbay.types import read_specs
+from support.chat_clients import running_proxy, sdk_client
 from support.scripted_server import PATIENCE
 
 from .conftest import get_json
@@ -72,29 +79,62 @@ def test_description_of_the_server_decides_before_the_first_request(proxy: Child
     assert ["```tool_result"] == only[0]["stop"]
 
 
+@contextmanager
+def recorded(llama: str, *, described: bool = True) -> Iterator[tuple[openai.OpenAI, list[Any]]]:
+    """A client of the server, and the bodies of its requests; ``described``: it may ask the server what it is."""
+
+    def record(request: Any) -> None:
+        if request.method == "POST":
+            bodies.append(json.loads(request.content))
+        elif not described:
+            raise ConnectionError
+
+    bodies: list[Any] = []
+    with sdk_client(f"{llama}/v1") as client:
+        client._client.event_hooks["request"].append(record)
+        yield client, bodies
+
+
+def test_wrapped_client_reads_that_the_template_has_no_tools_and_constrains_its_first_request(llama: str) -> None:
+    with recorded(llama) as (plain, bodies):
+        answer = wrap(plain).chat.completions.create(
+            model="wrapped", messages=QUESTION, tools=TOOLS, tool_choice="required", max_tokens=100, temperature=0
+        )
+    [body] = bodies
+    assert {"grammar"} == {"tools", "grammar"} & body.keys()
+    assert answer.choices[0].message.tool_calls
+
+
+def test_chat_model_reads_that_the_template_has_no_tools_and_constrains_its_first_request(llama: str) -> None:
+    async def ask(model: OpenAIChatModel) -> Any:
+        request = ChatRequest(QUESTION, read_specs(TOOLS), "required", {"max_tokens": 100, "temperature": 0})
+        async with asyncio.timeout(PATIENCE):
+            return [event async for event in model.respond(request)][-1]
+
+    with recorded(llama) as (plain, bodies):
+        answer = asyncio.run(ask(OpenAIChatModel(plain, model="modelled", options=TextOptions())))
+    [body] = bodies
+    assert {"grammar"} == {"tools", "grammar"} & body.keys()
+    assert answer.reply.tool_calls
+
+
 def test_count_of_the_prompt_decides_where_nothing_describes_the_server(llama: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "patchbay"), wrapped_client(f"{llama}/v1") as client:
-        answer = client.chat.completions.create(model="counted", messages=QUESTION, tools=TOOLS, max_tokens=8, temperature=0)
+    with caplog.at_level("INFO", "patchbay"), recorded(llama, described=False) as (plain, _):
+        answer = wrap(plain).chat.completions.create(model="counted", messages=QUESTION, tools=TOOLS, max_tokens=8, temperature=0)
     assert "The server of the model counted takes no tools" in caplog.text
     assert answer.usage is not None
     assert answer.usage.prompt_tokens > 37 + 200  # that of the question alone, and that with the contract
 
 
 def test_grammar_goes_with_the_contract_and_is_refused_once(llama: str) -> None:
-    asked: list[str] = []
-    with openai.OpenAI(base_url=f"{llama}/v1", api_key="k", max_retries=0) as plain:
-        plain._client.event_hooks["request"].append(
-            lambda request: asked.append(request.content.decode()) if request.method == "POST" else None
-        )
-        import patchbay
-
-        client = patchbay.wrap(plain)
+    with recorded(llama, described=False) as (plain, bodies):
+        client = wrap(plain)
         for _ in range(2):
             answer = client.chat.completions.create(
                 model="g", messages=QUESTION, tools=TOOLS, max_tokens=8, extra_body={"grammar": 'root ::= "yes" | "no"'}
             )
             assert answer.choices[0].message.content in ("yes", "no")
-    assert [True, False, False] == ['"tools":[' in body for body in asked]
+    assert [True, False, False] == ["tools" in body for body in bodies]
 
 
 def test_whole_answer_has_all_that_it_had_before_it_was_streamed(proxy: Child, log: Path) -> None:

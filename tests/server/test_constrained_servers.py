@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,12 +29,15 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA
 QUESTION = [{"role": "user", "content": "How is Rome?"}]
 
 
-def llama_cpp(*, content: str = CALL, refuses: bool = False) -> Script:
-    """A server that describes itself as llama.cpp does, and answers with this content; ``refuses``: no grammar is taken."""
+def llama_cpp(*, content: str = CALL, refuses: bool = False, has_tools: bool = False) -> Script:
+    """A server that describes itself as llama.cpp does, and answers with this content.
+
+    ``refuses``: no grammar is taken. ``has_tools``: its model's template has them.
+    """
 
     async def script(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("/props"):
-            return web.json_response({"chat_template_caps": {"supports_tools": False}, "chat_template": ""})
+            return web.json_response({"chat_template_caps": {"supports_tools": has_tools}, "chat_template": ""})
         if request.path.endswith("/models"):
             return web.json_response({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "llamacpp"}]})
         body = json.loads(await request.read())
@@ -101,69 +104,139 @@ def test_record_says_what_constrained_the_answer() -> None:
     assert ("HTTP 400: the server refuses the grammar",) == records[0].reasons
 
 
+Asker = Callable[..., list[str]]
+"""Asks for a call; the names of those that come."""
+CLIENTS = ["wrapped", "wrapped async", "model", "model async"]
+LISTED, PROPERTIES, CHATTED = "GET /v1/models", "GET /props", "POST /v1/chat/completions"
+
+
 @contextmanager
-def wrapped(upstream: Upstream, kind: str, **options: Any) -> Iterator[Any]:
-    """A wrapped client, as a function that asks."""
-    if kind == "sync":
-        with openai.OpenAI(base_url=upstream.url, api_key="a-key", max_retries=0) as client:
-            yield wrap(client, **options).chat.completions.create
-        return
+def asking(upstream: Upstream, kind: str, **options: Any) -> Iterator[Asker]:
+    """A client of a server: wrapped, or below a ChatModel."""
+    client_type = openai.AsyncOpenAI if kind.endswith("async") else openai.OpenAI
+    client: Any = client_type(base_url=upstream.url, api_key="a-key", max_retries=0)
+    body: Any = {"model": "m", "messages": QUESTION}
+    model = OpenAIChatModel(client, model="m", options=TextOptions(**options))
+    create = wrap(client, **options).chat.completions.create
+
+    async def modelled(**given: Any) -> list[str]:
+        request = ChatRequest(QUESTION, [ToolSpec("weather", parameters=SCHEMA)], **given)
+        async with asyncio.timeout(BOUND):
+            return [call.name for call in [event async for event in model.respond(request)][-1].reply.tool_calls]
+
     with asyncio.Runner() as runner:
-        client = openai.AsyncOpenAI(base_url=upstream.url, api_key="a-key", max_retries=0)
-        create = wrap(client, **options).chat.completions.create
-        yield lambda **given: runner.run(create(**given))
-        runner.run(client.close())
+
+        def call(**given: Any) -> list[str]:
+            if kind.startswith("model"):
+                return runner.run(modelled(**given))
+            made = create(**body, tools=[TOOL], **given)
+            answer = runner.run(made) if kind.endswith("async") else made
+            return [call.function.name for call in answer.choices[0].message.tool_calls]
+
+        yield call
+        closing = client.close()
+        if closing is not None:
+            runner.run(closing)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_wrapped_client_asks_its_server_once_what_it_is(kind: str) -> None:
-    with running_upstream(llama_cpp()) as upstream, wrapped(upstream, kind, tools="text") as create:
-        for _ in range(2):
-            answer = create(model="m", messages=QUESTION, tools=[TOOL])
-            assert "weather" == answer.choices[0].message.tool_calls[0].function.name
-        create(model="m", messages=QUESTION, tools=[TOOL], extra_body={"patchbay": {"constrain": "off"}})
-        create(model="m", messages=QUESTION, extra_body={"patchbay": {"constrain": "off"}})
-    chat = "POST /v1/chat/completions"
-    assert ["GET /v1/models", chat, chat, chat, chat] == paths(upstream)
-    assert "Bearer a-key" == upstream.seen[0].headers["Authorization"]
-    assert [True, True, False, False] == ["grammar" in body for body in chats(upstream)]
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_asks_its_server_once_what_it_is(kind: str) -> None:
+    with running_upstream(llama_cpp()) as upstream, asking(upstream, kind, tools="text") as call:
+        assert [["weather"], ["weather"]] == [call(), call()]
+    assert [LISTED, PROPERTIES, CHATTED, CHATTED] == paths(upstream)
+    assert {"Bearer a-key"} == {request.headers["Authorization"] for request in upstream.seen}
+    assert [True, True] == ["grammar" in body for body in chats(upstream)]
+
+
+@pytest.mark.parametrize("kind", CLIENTS[:2])
+def test_own_options_of_a_wrapped_client_never_reach_the_model(kind: str) -> None:
+    with running_upstream(llama_cpp()) as upstream, asking(upstream, kind, tools="text") as call:
+        for constrain in ("auto", "off"):
+            call(extra_body={"patchbay": {"constrain": constrain}})
+    assert [True, False] == ["grammar" in body for body in chats(upstream)]
     assert not any("patchbay" in body for body in chats(upstream))
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_wrapped_client_works_where_the_server_lists_no_models(kind: str) -> None:
-    answering = llama_cpp()
+@pytest.mark.parametrize("has_tools", [False, True])
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_reads_whether_the_template_of_llama_cpp_has_tools(kind: str, has_tools: bool) -> None:
+    with running_upstream(llama_cpp(has_tools=has_tools)) as upstream, asking(upstream, kind, tools="auto") as call:
+        assert ["weather"] == call()
+    assert [LISTED, PROPERTIES, CHATTED] == paths(upstream)
+    [body] = chats(upstream)
+    assert {"tools" if has_tools else "grammar"} == {"tools", "grammar"} & body.keys()
 
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_asks_a_server_that_is_not_llama_cpp_for_its_models_only(kind: str) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/models"):
+            return web.json_response({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})
+        return await llama_cpp()(request)
+
+    with running_upstream(script) as upstream, asking(upstream, kind, tools="text") as call:
+        assert ["weather"] == call()
+    assert [LISTED, CHATTED] == paths(upstream)
+    assert ["structured_outputs" in body for body in chats(upstream)] == [True]
+
+
+@pytest.mark.parametrize("properties", [web.Response, web.json_response], ids=["no JSON", "not an object"])
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_llama_cpp_is_known_by_its_models_where_it_has_no_properties(kind: str, status: int, properties: Any) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/props"):
+            return properties(text="[1]", status=status)  # type: ignore[no-any-return]
+        return await llama_cpp()(request)
+
+    with running_upstream(script) as upstream, asking(upstream, kind, tools="text") as call:
+        assert [["weather"], ["weather"]] == [call(), call()]
+    assert [LISTED, PROPERTIES, CHATTED, CHATTED] == paths(upstream)
+    assert ["grammar" in body for body in chats(upstream)] == [True, True]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_llama_cpp_that_loads_its_model_is_asked_again_with_a_later_request(kind: str) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/props") and len(chats(upstream)) < 1:
+            return web.json_response({"error": {"message": "Loading model"}}, status=503)
+        return await llama_cpp()(request)
+
+    with running_upstream(script) as upstream, asking(upstream, kind, tools="text") as call:
+        assert [["weather"], ["weather"]] == [call(), call()]
+    assert [LISTED, PROPERTIES, CHATTED] * 2 == paths(upstream)
+    assert ["grammar" in body for body in chats(upstream)] == [False, True]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_works_where_the_server_does_not_describe_itself(kind: str) -> None:
     async def script(request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
             assert request.transport is not None
             request.transport.close()
-        return await answering(request)
+        return await llama_cpp()(request)
 
-    with running_upstream(script) as upstream, wrapped(upstream, kind, tools="text") as create:
-        assert create(model="m", messages=QUESTION, tools=[TOOL]).choices[0].message.tool_calls
-    assert ["GET /v1/models", "POST /v1/chat/completions"] == paths(upstream)
+    with running_upstream(script) as upstream, asking(upstream, kind, tools="text") as call:
+        assert ["weather"] == call()
+    assert [LISTED, CHATTED] == paths(upstream)
     assert ["grammar" in body for body in chats(upstream)] == [False]
 
 
-@pytest.mark.parametrize("kind", [openai.OpenAI, openai.AsyncOpenAI])
-def test_chat_model_asks_its_server_once_what_it_is(kind: Any) -> None:
-    async def main() -> None:
-        client = kind(base_url=upstream.url, api_key="unused", max_retries=0)
-        model = OpenAIChatModel(client, model="m", options=TextOptions(tools="text"))
-        for _ in range(2):
-            async with asyncio.timeout(BOUND):
-                events = [event async for event in model.respond(ChatRequest(QUESTION, [ToolSpec("weather", parameters=SCHEMA)]))]
-            assert ["weather"] == [call.name for call in events[-1].reply.tool_calls]
-        closing = client.close()
-        if closing is not None:
-            await closing
+@pytest.mark.parametrize("endless", ["/models", "/props"])
+@pytest.mark.parametrize("kind", CLIENTS[:2])
+def test_wrapped_client_leaves_a_description_that_does_not_end(kind: str, endless: str) -> None:
+    async def script(request: web.Request) -> web.StreamResponse:
+        if not request.path.endswith(endless):
+            return await llama_cpp()(request)
+        response = web.StreamResponse(headers={"content-type": "application/json"})
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 65536)
 
-    with running_upstream(llama_cpp()) as upstream:
-        asyncio.run(main())
-    chat = "POST /v1/chat/completions"
-    assert ["GET /v1/models", chat, chat] == paths(upstream)
-    assert [True, True] == ["grammar" in body for body in chats(upstream)]
+    with running_upstream(script) as upstream, asking(upstream, kind, tools="text") as call:
+        assert ["weather"] == call()
+        assert upstream.left.wait(BOUND)
+    assert ["grammar" in body for body in chats(upstream)] == [False]
 
 
 def test_tool_runner_asks_its_server_once_what_it_is() -> None:
@@ -178,5 +251,4 @@ def test_tool_runner_asks_its_server_once_what_it_is() -> None:
     with running_upstream(script) as upstream, openai.OpenAI(base_url=upstream.url, api_key="unused") as client:
         result = asyncio.run(asyncio.wait_for(ToolRunner(client, [weather]).run("How is Rome?", model="m"), BOUND))
     assert ("It is sunny.", 2) == (result.content, result.iterations)
-    assert "GET /v1/models" == paths(upstream)[0]
-    assert 1 == paths(upstream).count("GET /v1/models")
+    assert [LISTED, PROPERTIES, CHATTED, CHATTED] == paths(upstream)

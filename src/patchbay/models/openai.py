@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 from typing_extensions import override
 
+from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent
@@ -193,12 +194,26 @@ class _ClientUpstream(AsyncUpstream, ABC):
             return {}
         try:
             async with asyncio.timeout(DESCRIBING):
-                with client_errors(self._keys):
-                    return _plain(await self._run(list_models))
-        except UpstreamError as error:
-            return None if error.upstream_status in (None, *DESCRIBES_LATER) else {}
+                listed = await self._document(list_models)
+                if backend_of(listed) is not Backend.LLAMA_CPP or (get := self._properties_of(client)) is None:
+                    return listed
+                properties = await self._document(get)
+                return listed if backend_of(properties) is None else properties
         except Exception:  # noqa: BLE001  (whatever a look-alike raises, the request itself may succeed)
             return None
+
+    async def _document(self, get: Callable[[], Any]) -> Any:
+        """Return what ``get`` returns, {} where the server refuses it. Raises an error where the server may answer it later."""
+        try:
+            with client_errors(self._keys):
+                return _plain(await self._run(get))
+        except UpstreamError as error:
+            if error.upstream_status in (None, *DESCRIBES_LATER):
+                raise
+            return {}
+
+    def _properties_of(self, client: Any) -> Callable[[], Any] | None:
+        """Return the function that gets llama.cpp's ``/props``; None for a client that is not the SDK's."""
 
     async def send(self, body: bytes) -> UpstreamRejection | bytes | Mapping[str, Any] | None:
         """Send a request; see AsyncUpstream."""
@@ -242,6 +257,11 @@ class _SdkUpstream(_ClientUpstream):
         super().__init__(client, call)
         self._post = post
         self._response: Any = None
+
+    @override
+    def _properties_of(self, client: Any) -> Callable[[], Any]:
+        url = f"{str(client.base_url).rstrip('/').removesuffix('/v1')}/props"
+        return lambda: client.get(url, cast_to=object)
 
     async def _send(self, body: bytes) -> bytes | None:
         self._response = response = await self._run(lambda: self._opened(body))

@@ -11,11 +11,13 @@ import functools
 import importlib
 import inspect
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.error_bodies import OURS, error_body, error_message
@@ -34,6 +36,7 @@ else:
 _json = msgspec.json.Encoder()
 _read_json = msgspec.json.Decoder().decode
 _MOST_ERROR_BYTES = 1024 * 1024
+_MOST_DESCRIPTION_BYTES = 8 * 1024 * 1024
 _CHANGED_HEADERS = frozenset({"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"})
 
 
@@ -166,12 +169,12 @@ class _PatchbayClient:
             return self._failure(request, error)
         return None if exchange.transparent and exchange.request is body else exchange
 
-    def _models_request(self, request: Any) -> Any:
-        """Return the request for the server's list of models, with the headers of one of chat completions."""
-        path = request.url.path.rstrip("/").removesuffix("/chat/completions")
+    def _description_request(self, request: Any, path: str, *, at_root: bool) -> Any:
+        """Return a GET request with the headers of one of chat completions; ``at_root``: beside the ``/v1`` of its path."""
+        base = request.url.path.rstrip("/").removesuffix("/chat/completions")
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _CHANGED_HEADERS}
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), DESCRIBING)
-        url = request.url.copy_with(path=f"{path}/models")
+        url = request.url.copy_with(path=(base.removesuffix("/v1") if at_root else base) + path)
         return self.library.Request("GET", url, headers=headers, extensions={"timeout": timeouts})
 
     def _request(self, request: Any, exchange: Exchange[bytes]) -> Any:
@@ -210,8 +213,8 @@ class _PatchbayClient:
         if not isinstance(exchange, Exchange):
             return exchange
         send = lambda: forward(self._request(request, exchange), stream=exchange.upstream_streams)  # noqa: E731
-        list_models = lambda: forward(self._models_request(request), stream=False)  # noqa: E731
-        upstream = _Upstream(send, list_models, exchange, is_async=is_async)
+        get = lambda path, at_root: forward(self._description_request(request, path, at_root=at_root), stream=True)  # noqa: E731
+        upstream = _Upstream(send, get, exchange, is_async=is_async)
         library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
         try:
@@ -287,10 +290,10 @@ class _Upstream(AsyncUpstream):
     """
 
     def __init__(
-        self, send: Callable[[], Any], list_models: Callable[[], Any], exchange: Exchange[bytes], *, is_async: bool
+        self, send: Callable[[], Any], get: Callable[[str, bool], Any], exchange: Exchange[bytes], *, is_async: bool
     ) -> None:
         self._send = send
-        self._list_models = list_models
+        self._get = get
         self._is_async = is_async
         self.exchange = exchange
         self.response: Any = None
@@ -298,13 +301,40 @@ class _Upstream(AsyncUpstream):
         self._next: Callable[[], Any]
 
     async def describe(self) -> Any:
+        ends = time.monotonic() + DESCRIBING
         try:
-            response = await self._list_models() if self._is_async else self._list_models()
-            if response.status_code in DESCRIBES_LATER:
-                return None
-            return response.json() if response.status_code == 200 else {}
+            listed = await self._document("/models", ends)
+            if backend_of(listed) is not Backend.LLAMA_CPP:
+                return listed
+            properties = await self._document("/props", ends, at_root=True)
+            return listed if backend_of(properties) is None else properties
         except Exception:  # noqa: BLE001  (whatever an HTTP client and its hooks raise, the request itself may succeed)
             return None
+
+    async def _document(self, path: str, ends: float, *, at_root: bool = False) -> Any:
+        """Return the JSON document of a path, {} without one. Raises an error where it is slow, or may come later."""
+        response = await self._get(path, at_root) if self._is_async else self._get(path, at_root)
+        try:
+            if response.status_code in DESCRIBES_LATER:
+                raise UpstreamError(f"The upstream answered {response.status_code}.", upstream_status=response.status_code)
+            if response.status_code != 200:
+                return {}
+            self._read_from(response)
+            body = b""
+            while piece := await self.read():
+                body += piece
+                if len(body) > _MOST_DESCRIPTION_BYTES or time.monotonic() > ends:
+                    raise TimeoutError
+            return _read_json(body)
+        except (ValueError, RecursionError):
+            return {}
+        finally:
+            await response.aclose() if self._is_async else response.close()
+
+    def _read_from(self, response: Any) -> None:
+        """Let ``read`` return the pieces of a response."""
+        pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
+        self._next = functools.partial(anext if self._is_async else next, pieces, b"")
 
     async def send(self, _body: bytes) -> UpstreamRejection | bytes | None:
         self.response = response = await self._send() if self._is_async else self._send()
@@ -312,8 +342,7 @@ class _Upstream(AsyncUpstream):
             self.transformed.extensions = response.extensions
         is_stream = str(response.headers.get("content-type", "")).startswith("text/event-stream")
         if response.is_success and self.exchange.upstream_streams and is_stream:
-            pieces = response.aiter_bytes() if self._is_async else response.iter_bytes()
-            self._next = functools.partial(anext if self._is_async else next, pieces, b"")
+            self._read_from(response)
             return None
         content: bytes = await response.aread() if self._is_async else response.read()
         return content if response.is_success else _rejection(response)
