@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from patchbay.errors import ConfigurationError, InvalidRequestError
+from patchbay.formats.render import render_calls
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange, Step, UpstreamRejection
 from patchbay.models.options import TextOptions
+from patchbay.types import ToolCall
 
 FIELDS = {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}}
 WEATHER = {"type": "object", "properties": FIELDS, "required": ["city"], "additionalProperties": False}
@@ -352,3 +354,47 @@ def test_keywords_that_no_grammar_enforces_are_logged_once_for_the_same_tools(ca
     assert 1 == len(said)
     assert "count: /even/multipleOf" in said[0]
     assert "weather" not in said[0]
+
+
+# reasoning that the prompt has opened
+
+
+THOUGHT = f"I may call:\n{CALL.replace('Rome', 'Oslo')}\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["fenced", "hermes", "llama3_json", "react"])
+def test_call_in_reasoning_that_the_prompt_opened_is_not_called(name: str, stream: bool) -> None:
+    memory = opened_reasoning()
+    asked = exchange(memory, options={"format": name}, tool_choice="required", stream=stream)
+    assert "grammar" == asked.constraint
+    called = render_calls(name, [ToolCall("call_0", "weather", '{"city": "Rome"}')])
+    calls, reasoning = answered(asked, f"{THOUGHT}</think>\n\n{called}")
+    assert [{"city": "Rome"}] == calls
+    assert THOUGHT.strip() == reasoning
+
+
+def opened_reasoning() -> Capabilities:
+    """What is known of llama.cpp once two answers have closed a reasoning that they had not opened."""
+    memory = known(PROPS)
+    for _ in range(2):
+        memory.of("m").note_reasoning(unopened=True)
+    return memory
+
+
+def answered(asked: Exchange[bytes], text: str) -> tuple[list[Any], str]:
+    """The arguments of the calls and the reasoning that a client gets for a model's text."""
+    if not asked.client_streams:
+        message = json.loads(asked.answer(document(text))[0])["choices"][0]["message"]
+        calls = [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+        return calls, (message.get("reasoning_content") or "").strip()
+    chunk = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    data = asked.feed(b"data: " + json.dumps({"id": "c", "created": 7, "model": "m", "choices": [chunk]}).encode() + b"\n\n")
+    data += asked.feed(b"data: [DONE]\n\n") + asked.end_attempt()[0]
+    events = [json.loads(line[6:]) for line in data.decode().split("\n\n") if line.startswith("data: {")]
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    written: dict[int, str] = {}
+    for part in [part for delta in deltas for part in delta.get("tool_calls") or ()]:
+        written[part["index"]] = written.get(part["index"], "") + part["function"].get("arguments", "")
+    reasoning = "".join(delta.get("reasoning_content") or "" for delta in deltas).strip()
+    return [json.loads(arguments) for arguments in written.values()], reasoning

@@ -308,9 +308,11 @@ class Exchange(Generic[Out]):
                 else "prose"
             )
         is_tentative = not policy.free or is_questioned or repairs or keep is not None or bool(self._spent)
+        # A whole text shows whether it begins in reasoning; a grammar that goes on from there leaves no doubt.
+        is_opened = self._known.prefilled and (self.client_streams or upstream.constraint.kind == "grammar")
         return ChoiceReader(
             index,
-            partial(self._make_parser, rules, prefilled=self._known.prefilled or None if self.client_streams else None),
+            partial(self._make_parser, rules, prefilled=is_opened or None),
             NativeCalls(rules, self._options.generate_id or random_call_id),
             policy,
             send,
