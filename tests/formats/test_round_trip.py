@@ -254,6 +254,17 @@ def test_rendered_calls_are_read_back_in_any_split(name: str, data: st.DataObjec
         check(name, turn, "auto")
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_beginning_of_a_call_is_never_another_call(name: str) -> None:
+    whole = {"text": "of words", "count": 12, "texts": ["a", "b c"]}
+    writer = writer_for(name)
+    written = writer.calls([ToolCall(writer.call_id(0, "get_weather", "call_0"), "get_weather", json.dumps(whole))])
+    tools = [ToolSpec("get_weather", "", {**SCHEMA, "required": list(whole)})]
+    for end in range(len(written) + 1):
+        reply = streamed([written[:end]], tools, format=name)
+        assert calls_of(reply) in ([], [("get_weather", whole)]), written[:end]
+
+
 PATCH = ToolSpec(
     "apply_patch", "", {"type": "object", "properties": {"input": {"type": "string", "contentMediaType": "text/plain"}}}
 )

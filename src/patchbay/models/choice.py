@@ -286,6 +286,9 @@ class ChoiceReader:
             if not done:
                 self._admit(events, self._text_calls)
         self._admit(self._native.close(self._finish), self._native_calls)
+        if self._finish == "length" and self._invalid:  # asking again would end there too
+            self._invalid.clear()
+            self._cut = True
         self.done = self._policy.single and bool(self._calls)
 
     def abandon(self) -> None:

@@ -48,6 +48,13 @@ def test_truncated_call_finishes_with_length(wire, stream, reason):
     assert ("length", ["Sure."]) == (answer.finish_reason, words(answer.content))
 
 
+def test_call_broken_inside_of_a_truncated_answer_is_not_asked_for_again(wire, stream):
+    text = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Ro<|end|><|start|>assistant me'
+    answer = wire.ask(Text(text, finish_reason="length"), stream=stream).first
+    assert "length" == answer.finish_reason
+    assert not (answer.calls and not stream)
+
+
 NATIVE = {"id": "call_native1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from patchbay.formats.codecs.json import JsonArguments, emit_call_text
 from patchbay.formats.codecs.xml import CALLS, TAGS, TagContext, XmlBody
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.source import MarkerSet, NoMatch, Steps, Truncated, UnknownTool, marker_set
+from patchbay.formats.source import MarkerSet, NoMatch, Source, Steps, Truncated, UnknownTool, marker_set
 from patchbay.formats.spec import Wrapper
 from patchbay.formats.values.json_strict import escaped
 from patchbay.formats.values.python_reader import PythonReader
@@ -225,6 +225,11 @@ def attributes(tag: str) -> dict[str, str]:
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in _ATTRIBUTE.findall(tag)}
 
 
+def _is_cut(source: Source, tags: MarkerSet) -> bool:
+    """True if the text ends inside of a tag that begins at ``pos``, be it behind its first character."""
+    return tags.is_cut_off(source) or (source.ended and source.buf[source.pos :] == "<")
+
+
 class TagArguments(Reader):
     """Reads Kimi K3's arguments up to the call's end, or to what can only follow it.
 
@@ -233,8 +238,8 @@ class TagArguments(Reader):
     """
 
     def fits(self) -> Steps[bool]:
-        """True if a tag of an argument stands at ``pos``."""
-        return bool((yield from _FIRST_TAGS.at(self.source)))
+        """True if a tag of an argument, or the beginning of one that the end of the text cut off, stands at ``pos``."""
+        return bool((yield from _FIRST_TAGS.at(self.source))) or _is_cut(self.source, _FIRST_TAGS)
 
     def read(self, name: str) -> Steps[None]:
         """Read the arguments and emit the call. Raises Truncated."""
@@ -267,7 +272,7 @@ class TagArguments(Reader):
         """Read a tag with its separator; return "" if there is none."""
         source = self.source
         if not (yield from _TAGS.at(source)):
-            if _TAGS.is_cut_off(source):
+            if _is_cut(source, _TAGS):
                 raise Truncated
             return ""
         while True:
