@@ -84,6 +84,26 @@ def test_answer_that_fits_the_schema_is_not_requested_again(streamed: bool) -> N
         assert ("Hm." in upstream.chats[1].json["messages"][-2]["content"], 2) == (True, len(upstream.chats))
 
 
+@pytest.mark.parametrize("blank", ["", "\n\n  "])
+@pytest.mark.parametrize("tag", ["</think>", "[THINK]"])
+@pytest.mark.parametrize(("tools", "name"), [("text", "fenced"), ("text", "mistral_args"), ("native", "auto")])
+def test_tag_of_reasoning_in_a_string_of_the_requested_json_stays_there(
+    tools: str, name: str, tag: str, blank: str, streamed: bool
+) -> None:
+    answer = json.dumps({"city": f"Rome {tag} Roma", "degrees": 21})
+    with asking([Text(blank + answer, piece=1)], tools=tools, format=name) as (client, upstream):
+        last = ask(client, [QUESTION], streamed=streamed).message
+    assert (answer, 1) == ((last.content or "").strip(), len(upstream.chats))
+    assert not getattr(last, "reasoning_content", None)
+
+
+def test_reasoning_before_the_requested_json_stays_apart(streamed: bool) -> None:
+    answer = '{"city": "Rome </think> Roma", "degrees": 21}'
+    with asking([f"<think>\nWarm.\n</think>\n\n{answer}"], tools="text") as (client, _):
+        last = ask(client, [QUESTION], streamed=streamed).message
+    assert (answer, "Warm.") == (last.content, last.reasoning_content)
+
+
 @pytest.mark.parametrize("around", ["Here you are:\n```json\n{}\n```\nEnjoy!", "The answer is {}.", "Sure [1]:\n```\n{}\n```"])
 def test_words_around_requested_json_are_dropped(around: str, streamed: bool) -> None:
     answer = '{\n  "city": "Rome",\n  "degrees": 21\n}'

@@ -109,9 +109,8 @@ def draw_request(number: int, seed: int) -> Request:
     if policy["tool_choice"] == "auto" and rng.random() < 0.5:
         schema = {"type": "object", "properties": {"a": draw_schema(rng), "b": draw_schema(rng)}, "required": ["a", "b"]}
         policy["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    # A tag of reasoning in an answer's strings would be read as one.
-    reasoning = "response_format" not in policy and rng.random() < 0.5
-    return Request(FORMATS[number % len(FORMATS)], tuple(specs), policy, rng.random() < 0.5, reasoning, number)
+    is_streamed, has_reasoning = rng.random() < 0.5, rng.random() < 0.5
+    return Request(FORMATS[number % len(FORMATS)], tuple(specs), policy, is_streamed, has_reasoning, number)
 
 
 @cache

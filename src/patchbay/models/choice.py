@@ -22,15 +22,16 @@ Send = Callable[[int, Part, bytes], bool]
 class ChoiceReader:
     """Reads one choice of one attempt.
 
-    ``hold``: send nothing until ``send_withheld``. ``tentative``: the model may be asked again as long as nothing was sent, so an
-    empty first chunk is not passed on. ``keep``: keep back content, which has to be JSON; "prose": only if it does not begin like
-    JSON. ``keeps_invalid``: invalid calls are sent too, for an executor that answers them.
+    ``make_parser``: returns the parser of the text; ``begins_json``: the text begins like JSON that was asked for. ``hold``: send
+    nothing until ``send_withheld``. ``tentative``: the model may be asked again as long as nothing was sent, so an empty first
+    chunk is not passed on. ``keep``: keep back content, which has to be JSON; "prose": only if it does not begin like JSON.
+    ``keeps_invalid``: invalid calls are sent too, for an executor that answers them.
     """
 
     def __init__(
         self,
         index: int,
-        make_parser: Callable[[], StreamParser],
+        make_parser: Callable[..., StreamParser],
         native: NativeCalls,
         policy: Policy,
         send: Send,
@@ -68,6 +69,7 @@ class ChoiceReader:
         self._raw_text: list[str] = []
         """The model's text, which may have to be repeated to it."""
         self._passes_json = keep == "prose"
+        self._may_begin_json = keep is not None
         self._calls: list[ToolCall] = []
         self._invalid: list[ToolCall] = []
         self._finish: str | None = None
@@ -108,6 +110,11 @@ class ChoiceReader:
             self._raw_text.append(content)
         if not content:
             return passable
+        if self._may_begin_json:
+            content = content.lstrip()
+            self._may_begin_json = not content
+            if content[:1] in ("{", "["):
+                self._parser = self._make_parser(begins_json=True)
         if self.done:
             return False
         events = self.parser.close(content) if is_whole else self.parser.feed(content)

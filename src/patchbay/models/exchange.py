@@ -312,7 +312,7 @@ class Exchange(Generic[Out]):
         is_opened = self._known.prefilled and (self.client_streams or upstream.constraint.kind == "grammar")
         return ChoiceReader(
             index,
-            partial(self._make_parser, rules, prefilled=is_opened or None),
+            partial(self._make_parser, rules, prefilled=is_opened),
             NativeCalls(rules, self._options.generate_id or random_call_id),
             policy,
             send,
@@ -322,7 +322,8 @@ class Exchange(Generic[Out]):
             keeps_invalid=self._encoder.keeps_invalid,
         )
 
-    def _make_parser(self, rules: ToolRules, *, prefilled: bool | None) -> StreamParser:
+    def _make_parser(self, rules: ToolRules, *, prefilled: bool, begins_json: bool = False) -> StreamParser:
+        """Return the parser of a choice. JSON that was asked for has no reasoning before it, and tags in its strings are none."""
         options = self._options
         return StreamParser(
             rules,
@@ -330,9 +331,9 @@ class Exchange(Generic[Out]):
             tool_call_tag=options.tool_call_tag,
             tool_result_tag=options.tool_result_tag,
             lenient_fences=options.lenient_fences,
-            reasoning=options.reasoning,
+            reasoning=options.reasoning and (prefilled or not begins_json),
             reasoning_tag=options.reasoning_tag,
-            reasoning_prefilled=prefilled,
+            reasoning_prefilled=prefilled or None,
             unknown_tools=options.unknown_tools,
             xml_tools=options.xml_tools,
             generate_id=options.generate_id,
