@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from patchbay.constraints.forms import (
@@ -36,6 +36,7 @@ from patchbay.constraints.values import (
     PLAIN,
     PYTHON_IN_MARKUP,
     PYTHON_NOTATIONS,
+    ValueNotation,
     ValueWriter,
     bare,
     gemma,
@@ -44,6 +45,7 @@ from patchbay.constraints.values import (
 from patchbay.formats.render import Writer
 from patchbay.formats.render.fenced import FencedWriter
 from patchbay.formats.render.styles import (
+    JSON_TYPES,
     Elements,
     GemmaStyle,
     JsonStyle,
@@ -53,6 +55,7 @@ from patchbay.formats.render.styles import (
     as_python,
     m3_element,
 )
+from patchbay.formats.render.values import quoted
 from patchbay.formats.render.writer import FamilyWriter, ReservedText
 from patchbay.types import ToolCall, ToolSpec
 
@@ -61,7 +64,6 @@ MAX_CALLS: Final = 16
 _VALUE, _ID = "\ue000", "\ue001"
 """Stand in the place of a value and of an id while a call is laid out."""
 _SLOT: Final = re.compile(f'(\\\\?"{_VALUE}\\\\?"|{_VALUE}|{_ID})')
-_IN_TEXT: Final = f'\\"{_VALUE}\\"'
 _NO_MARKERS: Final = ReservedText(())
 _CDATA: Final = ("<![CDATA[", "]]>")
 
@@ -112,6 +114,15 @@ class CallWriter:
         self._writer = writer
         self._spans = spans
 
+    def _values(self, notation: ValueNotation) -> ValueWriter:
+        return ValueWriter(self._grammar, notation, self._spans)
+
+    @cached_property
+    def _json(self) -> ValueWriter:
+        """Writes arguments that are JSON."""
+        is_in_text = isinstance(self._writer, FamilyWriter) and "{json_arguments}" in self._writer.call
+        return self._values(JSON_IN_TEXT if is_in_text else JSON)
+
     def calls(self, tools: Sequence[OfferedTool], most: int = MAX_CALLS) -> str:
         """Return the expression of one to ``most`` calls. Raises NoGrammarError."""
         grammar, writer = self._grammar, self._writer
@@ -130,35 +141,33 @@ class CallWriter:
             else:  # It begins with no brace: a text that is an object with a name would be read as a call.
                 text = sequence(excluding("`~{ \t\r\n"), grammar.without("plain", ["\n`", "\n~"]))
             return sequence(literal(f"```{writer.call_tag} {name}\n"), text, literal("\n```"))
-        head = f'```{writer.call_tag}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
-        arguments = ValueWriter(grammar, JSON, self._spans).value(_arguments(tool))
-        return sequence(literal(head), arguments, literal("}\n```"))
+        head = f'```{writer.call_tag}\n{{"name": {quoted(name)}, "arguments": '
+        return sequence(literal(head), self._json.value(_arguments(tool)), literal("}\n```"))
 
     def _call(self, writer: FamilyWriter, tool: OfferedTool) -> str:
-        grammar, style, name = self._grammar, writer.style, tool.spec.name
+        style, name = writer.style, tool.spec.name
         if isinstance(style, JsonStyle):
             laid = writer.call.format_map(style(ToolCall(_ID, name, f'"{_VALUE}"'), 0, _NO_MARKERS))
-            notation = JSON_IN_TEXT if _IN_TEXT in laid else JSON
-            arguments = ValueWriter(grammar, notation, self._spans).value(_arguments(tool))
-            return _fill(laid, {_VALUE: arguments, _ID: _id(writer, name)})
+            return _fill(laid, {_VALUE: self._json.value(_arguments(tool)), _ID: _id(writer, name)})
+        parts = {"call": f"{name}({_VALUE})", "arguments": f"{{{_VALUE}}}", "values": _VALUE, "index": _ID}
+        laid = writer.call.format_map({**parts, "name": style.attribute(name) if isinstance(style, Elements) else name})
+        return _fill(laid, {_VALUE: alternatives([*map(self._inside, tool.objects)]), _ID: "[1-9] [0-9]?"})
+
+    @cached_property
+    def _inside(self) -> Callable[[ObjectForm], str]:
+        """Returns the expression of arguments, without what is around them, in a style other than JSON."""
+        writer = self._writer
+        assert isinstance(writer, FamilyWriter)
+        style = writer.style
         if isinstance(style, PythonStyle):
-            laid = writer.call.format_map({"call": f"{name}({_VALUE})"})
-            values = ValueWriter(grammar, PYTHON_NOTATIONS[style.notation], self._spans)
-            inside = alternatives([self._keywords(values, form) for form in tool.objects])
-        elif isinstance(style, GemmaStyle):
-            laid = writer.call.format_map({"name": name, "arguments": f"{{{_VALUE}}}"})
-            values = ValueWriter(grammar, gemma(style.mark), self._spans)
-            inside = alternatives([values.members(form.members) for form in tool.objects])
-        elif isinstance(style, Elements):
-            laid = writer.call.format_map({"name": style.attribute(name), "values": _VALUE, "index": _ID})
-            elements = _Elements(grammar, writer, style, self._spans)
-            inside = alternatives([elements.members(form) for form in tool.objects])
-        else:
-            assert isinstance(style, NestedElements)
-            laid = writer.call.format_map({"name": name, "values": _VALUE})
-            nested = _Nested(grammar, writer, self._spans)
-            inside = alternatives([nested.members(form) for form in tool.objects])
-        return _fill(laid, {_VALUE: inside, _ID: "[1-9] [0-9]?"})
+            return partial(self._keywords, self._values(PYTHON_NOTATIONS[style.notation]))
+        if isinstance(style, GemmaStyle):
+            values = self._values(gemma(style.mark))
+            return lambda form: values.members(form.members)
+        if isinstance(style, Elements):
+            return _Elements(self._grammar, writer, style, self._spans).members
+        assert isinstance(style, NestedElements)
+        return _Nested(self._grammar, writer, self._spans).members
 
     def _keywords(self, values: ValueWriter, form: ObjectForm) -> str:
         """Return the expression of keyword arguments, or of one dict with a key that is not a Python name."""
@@ -176,8 +185,9 @@ def _arguments(tool: OfferedTool) -> Form:
 
 def _fill(laid: str, slots: Mapping[str, str]) -> str:
     """Return the expression of a text with its slots filled."""
-    parts = [slots[part.strip('\\"')] if _SLOT.fullmatch(part) else literal(part) for part in _SLOT.split(laid)]
-    return sequence(*parts)
+    parts = _SLOT.split(laid)
+    filled = [slots[part.strip('\\"')] if index % 2 else literal(part) for index, part in enumerate(parts)]
+    return sequence(*filled)
 
 
 def _id(writer: FamilyWriter, name: str) -> str:
@@ -200,8 +210,9 @@ class _Elements:
     def __init__(self, grammar: Grammar, writer: FamilyWriter, style: Elements, spans: Spans | None) -> None:
         self._grammar = grammar
         self._style = style
-        end = style.value.partition("{value}")[2].strip()
-        self._texts = ValueWriter(grammar, bare(_markers(writer, end)), spans)
+        self._begin, _, end = style.value.partition("{value}")
+        self._end = literal(end)
+        self._texts = ValueWriter(grammar, bare(_markers(writer, end.strip())), spans)
         notation = PYTHON_IN_MARKUP if style.encode is as_python else JSON_IN_MARKUP
         self._others = ValueWriter(grammar, notation, spans)
 
@@ -214,32 +225,26 @@ class _Elements:
         for option in form.options if isinstance(form, ChoiceForm) else (form,):
             for kind, written in self._option(option):
                 options.setdefault(kind, []).append(written)
-        style = self._style
-        return alternatives(
-            [
-                _fill(
-                    style.value.format(
-                        key=style.attribute(name), value=_VALUE, type=kind, string="true" if kind == "string" else "false"
-                    ),
-                    {_VALUE: alternatives(written)},
-                )
-                for kind, written in options.items()
-            ]
-        )
+        return alternatives([self._element(name, kind, alternatives(written)) for kind, written in options.items()])
+
+    def _element(self, name: str, kind: str, value: str) -> str:
+        is_text = "true" if kind == "string" else "false"
+        begin = self._begin.format(key=self._style.attribute(name), type=kind, string=is_text)
+        return sequence(literal(begin), value, self._end)
 
     def _option(self, form: Form) -> list[tuple[str, str]]:
         """Return expressions of a value, each with its JSON type."""
         if isinstance(form, TextForm | AnyForm):
             return [("string", self._text(form if isinstance(form, TextForm) else TextForm()))]
         if isinstance(form, NumberForm):
-            return [("number", self._others.number(form))]
+            return [("number", self._others.value(form))]
         if isinstance(form, ConstantForm):
             return [self._constant(raw) for raw in form.values]
         return [("object" if isinstance(form, ObjectForm) else "array", self._others.value(form))]
 
     def _constant(self, raw: str) -> tuple[str, str]:
         style = self._style
-        kind = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}.get(raw[0], "number")
+        kind = JSON_TYPES.get(raw[0], "number")
         return kind, literal(style.text(json.loads(raw)) if kind == "string" else style.encode(raw, _NO_MARKERS))
 
     def _text(self, form: TextForm) -> str:
@@ -247,10 +252,10 @@ class _Elements:
             form.pattern is not None or form.copied or form.most is not None or form.least
         )  # (a section could be empty)
         if self._style.text is not as_cdata or not is_any:
-            return self._texts.text(form)
+            return self._texts.value(form)
         return alternatives(
             [
-                self._texts.text(TextForm(1)),
+                self._texts.value(TextForm(1)),
                 sequence(literal(_CDATA[0]), self._grammar.without("cdata", [_CDATA[1]]), literal(_CDATA[1])),
             ]
         )
@@ -278,10 +283,10 @@ class _Nested:
         if isinstance(form, ChoiceForm):
             return alternatives([self._value(option) for option in form.options])
         if isinstance(form, NumberForm):
-            return self._texts.number(form)
+            return self._texts.value(form)
         if isinstance(form, ConstantForm):
             return alternatives([literal(json.loads(raw) if raw.startswith('"') else raw) for raw in form.values])
-        return self._texts.text(form if isinstance(form, TextForm) else TextForm())
+        return self._texts.value(form if isinstance(form, TextForm) else TextForm())
 
     def _items(self, form: ArrayForm) -> str:
         items = [self._element("item", item) for item in form.first]

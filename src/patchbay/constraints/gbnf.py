@@ -15,8 +15,8 @@ from patchbay.constraints.forms import MAX_TEXT
 
 ROOT: Final = "root"
 _LAST: Final = 0x10FFFF
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]')
-_NAMED: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+_NAMED: Final = {"\r": "\\r", "\t": "\\t"}
 _CHUNK: Final = 64
 _CHUNKS: Final = 16
 _SEGMENTS: Final = 1000
@@ -29,7 +29,8 @@ class NoGrammarError(ValueError):
 
 def literal(text: str) -> str:
     """Return the expression for a fixed text, "" for none."""
-    return f'"{_ESCAPED.sub(_escape, text)}"' if text else ""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{_UNPRINTABLE.sub(_escape, escaped)}"' if text else ""
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -73,7 +74,7 @@ def complement(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def sequence(*parts: str) -> str:
     """Return expressions one after the other; empty ones are left out."""
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 def alternatives(options: Sequence[str]) -> str:
@@ -93,18 +94,16 @@ class Grammar:
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
         self._texts: dict[tuple[str, ...], str] = {}
 
     def rule(self, hint: str, expression: str) -> str:
-        """Return the name of the rule for an expression. ``hint``: letters, digits and hyphens that its name begins with."""
+        """Return the name of the rule for an expression. ``hint``: letters and hyphens that its name begins with; not "root"."""
         if expression in self._rules:
             return expression
         if (name := self._names.get(expression)) is None:
-            name = hint
-            number = 1
-            while name in self._rules or name == ROOT:
-                number += 1
-                name = f"{hint}-{number}"
+            number = self._counts[hint] = self._counts.get(hint, 0) + 1
+            name = hint if number == 1 else f"{hint}-{number}"
             self._rules[name] = expression
             self._names[expression] = name
         return name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -64,6 +64,11 @@ _KEYWORDS: Final = {
 }
 # fmt: on
 _OF_TYPES: Final = frozenset().union(*_KEYWORDS.values())
+_UNENFORCED: Final = {
+    "object": _KEYWORDS["object"] - {"properties", "required", "additionalProperties"},
+    "array": _KEYWORDS["array"] - {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "additionalItems"},
+}
+_KNOWN: Final = _ANNOTATIONS | _OF_TYPES | {"type", "enum", "const", "anyOf", "oneOf"}
 _LARGEST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _SMALLEST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _WRITTEN_FORM: Final = re.compile(r"MM[-/]DD|DD[-/.]MM|ISO[ -]?\d|RFC[ -]?\d|E\.164|BCP ?\d|(?:country|currency|language) code")
@@ -107,6 +112,9 @@ class _TooLargeError(Exception):
     """There are too many forms in one schema."""
 
 
+_write: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
 class _Compiler:
     """Compiles one schema; ``depth``: times that a part of it may contain itself."""
 
@@ -132,8 +140,8 @@ class _Compiler:
             return self._referred(schema, path)
         if "allOf" in schema:
             return self._all(schema, path)
-        for keyword in schema.keys() - _ANNOTATIONS - _OF_TYPES - {"type", "enum", "const", "anyOf", "oneOf"}:
-            if (keyword, schema[keyword]) != ("contentMediaType", PLAIN_TEXT):  # (every text is one)
+        for keyword in schema:
+            if keyword not in _KNOWN and (keyword, schema[keyword]) != ("contentMediaType", PLAIN_TEXT):  # (every text is one)
                 self._check(keyword, path)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
@@ -144,6 +152,11 @@ class _Compiler:
 
     def _check(self, keyword: str, path: str) -> None:
         self.checked.append(f"{path}/{keyword}" if path else keyword)
+
+    def _check_all(self, keywords: Collection[str], schema: Mapping[str, Any], path: str) -> None:
+        for keyword in schema:
+            if keyword in keywords:
+                self._check(keyword, path)
 
     def _referred(self, schema: Mapping[str, Any], path: str) -> Form | None:
         target = schema["$ref"]
@@ -253,20 +266,21 @@ class _Compiler:
         if "const" in schema:
             values = [schema["const"]] if "enum" not in schema or any(_same(schema["const"], each) for each in values) else []
         types = _as_list(schema.get("type", list(_TYPES)))
-        for keyword in schema.keys() & _OF_TYPES:
-            self._check(keyword, path)
-        texts = (json.dumps(value, ensure_ascii=False, allow_nan=False) for value in values if _has_type(value, types))
+        self._check_all(_OF_TYPES, schema, path)
+        texts = (_write(value) for value in values if _has_type(value, types))
         found = tuple(text for text in dict.fromkeys(texts) if _is_unicode(text))
         return ConstantForm(found) if found else None
 
     def _typed(self, schema: Mapping[str, Any], path: str) -> Form | None:
         if "type" in schema:
-            types = _as_list(schema["type"])
+            types = schema["type"]
+            if isinstance(types, str):
+                return self._of_type(types, schema, path)
         else:
             types = [name for name in _TYPES if name != "integer" and schema.keys() & _KEYWORDS.get(name, frozenset())]
             if not types:
                 return AnyForm()
-        found = [form for name in types if (form := self._of_type(name, schema, path)) is not None]
+        found = [form for name in _as_list(types) if (form := self._of_type(name, schema, path)) is not None]
         return _one_of(found)
 
     def _of_type(self, name: str, schema: Mapping[str, Any], path: str) -> Form | None:
@@ -300,9 +314,7 @@ class _Compiler:
         if pattern is None and schema.get("format") is not None:
             self._check("format", path)
         if pattern is not None:
-            for keyword in ("minLength", "maxLength"):
-                if keyword in schema:
-                    self._check(keyword, path)
+            self._check_all(("minLength", "maxLength"), schema, path)
             return TextForm(pattern=pattern)
         if least > _MAX_EXACT:
             self._check("minLength", path)
@@ -333,8 +345,7 @@ class _Compiler:
         return NumberForm(integer=True, least=least, most=most, positive=least is not None and least >= 0)
 
     def _object(self, schema: Mapping[str, Any], path: str) -> Form | None:
-        for keyword in (_KEYWORDS["object"] & schema.keys()) - {"properties", "required", "additionalProperties"}:
-            self._check(keyword, path)
+        self._check_all(_UNENFORCED["object"], schema, path)
         properties, required = schema.get("properties") or {}, list(schema.get("required") or ())
         extra = schema.get("additionalProperties", True)
         members: list[Member] = []
@@ -349,13 +360,12 @@ class _Compiler:
         return ObjectForm(extra=self.compile(extra, f"{path}/additionalProperties"))
 
     def _array(self, schema: Mapping[str, Any], path: str) -> Form | None:
-        enforced = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}
         items, prefix = schema.get("items", True), schema.get("prefixItems") or ()
         if isinstance(items, list):  # before 2020-12
             prefix, items = items, schema.get("additionalItems", True)
-            enforced.add("additionalItems")
-        for keyword in (_KEYWORDS["array"] & schema.keys()) - enforced:
-            self._check(keyword, path)
+        elif "additionalItems" in schema:
+            self._check("additionalItems", path)
+        self._check_all(_UNENFORCED["array"], schema, path)
         least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
         if schema.get("uniqueItems") and (most is None or most > 1):
             self._check("uniqueItems", path)
@@ -400,8 +410,8 @@ def _is_unicode(text: str) -> bool:
 
 
 def _one_of(forms: Sequence[Form]) -> Form | None:
-    if not forms:
-        return None
+    if len(forms) < 2:
+        return forms[0] if forms else None
     flat: list[Form] = []
     for form in forms:
         flat += form.options if isinstance(form, ChoiceForm) else (form,)

@@ -35,7 +35,7 @@ from patchbay.constraints.gbnf import (
 from patchbay.constraints.patterns import Alternatives, AnyText, CharSet, Concat, Pattern, Repeated, read_pattern
 from patchbay.constraints.spans import Spans
 from patchbay.formats.render.styles import PYTHON, PYTHON_IN_DOUBLE_QUOTES, PYTHON_WITH_JSON_WORDS, gemma_key, gemma_notation
-from patchbay.formats.render.values import Notation
+from patchbay.formats.render.values import Notation, quoted
 
 _CONTROL: Final = "".join(map(chr, (*range(0x20), 0x7F)))
 _SPACE: Final = "".join(filter(str.isspace, map(chr, range(0x3001))))
@@ -69,7 +69,7 @@ class ValueNotation:
 
 
 def _json_inner(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return quoted(text)[1:-1]
 
 
 def _python_inner(quote: str) -> Callable[[str], str]:
@@ -90,7 +90,7 @@ JSON: Final = ValueNotation(
     excluded=f'"\\{_CONTROL}',
     escapes=_JSON_ESCAPES,
     inner=_json_inner,
-    key=lambda name: json.dumps(name, ensure_ascii=False),
+    key=quoted,
 )
 JSON_IN_MARKUP: Final = ValueNotation(
     write=lambda raw: raw.replace("<", "\\u003c").replace("&", "\\u0026"),
@@ -98,7 +98,7 @@ JSON_IN_MARKUP: Final = ValueNotation(
     excluded=f'"\\<&{_CONTROL}',
     escapes=_JSON_ESCAPES,
     inner=lambda text: _json_inner(text).replace("<", "\\u003c").replace("&", "\\u0026"),
-    key=lambda name: json.dumps(name, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026"),
+    key=lambda name: quoted(name).replace("<", "\\u003c").replace("&", "\\u0026"),
 )
 JSON_IN_TEXT: Final = ValueNotation(
     write=_json_inner,
@@ -106,7 +106,7 @@ JSON_IN_TEXT: Final = ValueNotation(
     excluded=f'"\\{_CONTROL}',
     escapes='"\\\\\\\\" ([nt] | "\\\\\\"" | "\\\\\\\\")',
     inner=lambda text: _json_inner(_json_inner(text)),
-    key=lambda name: _json_inner(json.dumps(name, ensure_ascii=False)),
+    key=lambda name: _json_inner(quoted(name)),
 )
 """JSON as the content of a JSON string."""
 
@@ -174,27 +174,30 @@ class ValueWriter:
         self._grammar = grammar
         self._notation = notation
         self._spans = spans
+        self._made: dict[Form | CharSet, str] = {}
 
     def value(self, form: Form) -> str:
-        """Return the expression of a value."""
+        """Return the expression of a value: a text in its quotes, an object in its braces."""
+        if isinstance(form, ObjectForm):  # (seldom the same, and slow to hash)
+            return self._object(form)
+        if (made := self._made.get(form)) is None:
+            made = self._made[form] = self._value(form)
+        return made
+
+    def _value(self, form: Form) -> str:
         if isinstance(form, TextForm):
-            return self.text(form)
+            begin, end = self._notation.quotes
+            return sequence(literal(begin), self._inside(form), literal(end))
         if isinstance(form, NumberForm):
-            return self.number(form)
+            return self._number(form)
         if isinstance(form, ConstantForm):
             return alternatives([literal(self._notation.write(raw)) for raw in form.values])
-        if isinstance(form, ObjectForm):
-            return self._object(form)
         if isinstance(form, ArrayForm):
             return self._array(form)
         if isinstance(form, ChoiceForm):
             return alternatives([self.value(option) for option in form.options])
+        assert isinstance(form, AnyForm)
         return self._any(form)
-
-    def text(self, form: TextForm) -> str:
-        """Return the expression of a text, in its quotes."""
-        notation = self._notation
-        return sequence(literal(notation.quotes[0]), self._inside(form), literal(notation.quotes[1]))
 
     def _inside(self, form: TextForm) -> str:
         notation, grammar = self._notation, self._grammar
@@ -238,7 +241,9 @@ class ValueWriter:
     def pattern(self, tree: Pattern) -> str:
         """Return the expression of a text that a pattern matches as a whole, without its quotes."""
         if isinstance(tree, CharSet):
-            return self._character(tree)
+            if (made := self._made.get(tree)) is None:
+                made = self._made[tree] = self._character(tree)
+            return made
         if isinstance(tree, Concat):
             return sequence(*map(self.pattern, tree.parts))
         if isinstance(tree, Alternatives):
@@ -258,12 +263,14 @@ class ValueWriter:
         special = set(notation.excluded)
         if notation.trimmed and not _is_one(ranges):
             special |= set(_SPACE)
-        outside = _subtract(ranges, sorted(special))
+        escaped = sorted({one for low, high in ranges for one in special if low <= ord(one) <= high})
+        outside = _subtract(ranges, escaped)
         options = [character_class(outside)] if outside else []
         if not notation.markers or _is_one(ranges):
-            written = [one for one in sorted(special - {*_CONTROL}) if any(low <= ord(one) <= high for low, high in ranges)]
             options += [
-                literal(inner) for one in written if one not in self._begins and (inner := notation.inner(one)) is not None
+                literal(inner)
+                for one in escaped
+                if one not in _CONTROL and one not in self._begins and (inner := notation.inner(one)) is not None
             ]
         if not options:
             raise NoGrammarError(f"no character of a pattern's part {wanted} can be written")
@@ -274,8 +281,7 @@ class ValueWriter:
         """The characters that markers begin with."""
         return {marker[0] for marker in self._notation.markers}
 
-    def number(self, form: NumberForm) -> str:
-        """Return the expression of a number."""
+    def _number(self, form: NumberForm) -> str:
         if form.integer:
             return self._grammar.rule("integer", integers(form.least, form.most))
         sign = "" if form.positive else '"-"?'
@@ -288,7 +294,7 @@ class ValueWriter:
 
     def _pairs(self, value: str) -> str:
         """Return the expression of an object with any keys."""
-        key = self._notation.free_key or self.text(TextForm(1, 64))
+        key = self._notation.free_key or self.value(TextForm(1, 64))
         pair = sequence(key, literal(self._notation.colon), self._grammar.rule("value", value))
         pairs = self._grammar.separated("pair", self._grammar.rule("pair", pair), self._notation.comma, 0, _MAX_INNER)
         return sequence(literal("{"), pairs, literal("}"))
@@ -320,7 +326,7 @@ class ValueWriter:
         return sequence(literal("["), tail, literal("]"))
 
     def _any(self, form: AnyForm) -> str:
-        options = [self.text(TextForm()), self.number(NumberForm()), *(literal(self._notation.write(raw)) for raw in _WORDS)]
+        options = [self.value(TextForm()), self.value(NumberForm()), *(literal(self._notation.write(raw)) for raw in _WORDS)]
         if form.depth > 0:
             inner = self._grammar.rule("any", self._any(AnyForm(form.depth - 1)))
             items = self._grammar.separated("any-item", inner, self._notation.comma, 0, _MAX_INNER)
@@ -356,12 +362,14 @@ def _is_one(ranges: Sequence[tuple[int, int]]) -> bool:
 
 def _subtract(ranges: Sequence[tuple[int, int]], characters: Sequence[str]) -> list[tuple[int, int]]:
     """Return the ranges without these characters, which are sorted."""
-    found = list(ranges)
-    for character in characters:
-        code, before, found = ord(character), found, []
-        for low, high in before:
-            if low <= code <= high:
-                found += [(a, b) for a, b in ((low, code - 1), (code + 1, high)) if a <= b]
-            else:
-                found.append((low, high))
+    found = []
+    for low, high in ranges:
+        begin = low
+        for code in map(ord, characters):
+            if begin <= code <= high:
+                if begin < code:
+                    found.append((begin, code - 1))
+                begin = code + 1
+        if begin <= high:
+            found.append((begin, high))
     return found

@@ -103,12 +103,12 @@ class Elements:
         return self.value.format(
             key=self.attribute(key),
             value=self.text(markers.raw(json.loads(raw))) if is_text else self.encode(raw, markers),
-            type=_JSON_TYPES.get(raw[0], "number"),
+            type=JSON_TYPES.get(raw[0], "number"),
             string="true" if is_text else "false",
         )
 
 
-_JSON_TYPES = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+JSON_TYPES = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
 M3 = "]<]minimax[>["
 _M3_TOKEN = ReservedText((M3,))
