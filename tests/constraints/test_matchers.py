@@ -148,6 +148,17 @@ def test_xgrammar_refuses_damaged_calls(name: str) -> None:
     check_damage(name, XgrammarMatcher(load(), grammar_of(name, [TOOL])))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_text_of_an_argument_cannot_end_it_and_begin_another_call(name: str) -> None:
+    spec = ToolSpec("look", "", {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    matcher = Matcher(grammar_of(name, [spec], ReplyRules(needed=True, most=1)))
+    plain, other = (written(name, spec, {"a": text}) for text in ("here", "there"))
+    assert matcher.accepts(plain)
+    for inner in (other, other[other.index("there") :] + plain[: plain.index("here")]):
+        reply = plain.replace("here", f"x {inner} y")
+        assert not matcher.accepts(reply) or 1 == len(parse(reply, [spec], format=name).tool_calls)
+
+
 _LITERALS = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
 
 
