@@ -162,7 +162,7 @@ class CallWriter:
         if isinstance(style, PythonStyle):
             return partial(self._keywords, self._values(PYTHON_NOTATIONS[style.notation]))
         if isinstance(style, GemmaStyle):
-            values = self._values(gemma(style.mark))
+            values = self._values(gemma(style.mark, writer.markers))
             return lambda form: values.members(form.members)
         if isinstance(style, Elements):
             return _Elements(self._grammar, writer, style, self._spans).members

@@ -136,19 +136,19 @@ PLAIN: Final = ValueNotation(
 """Text without quotes, escapes and end."""
 
 
-def gemma(mark: str) -> ValueNotation:
-    """Return Gemma's notation; texts stand between two marks."""
+def gemma(mark: str, markers: tuple[str, ...]) -> ValueNotation:
+    """Return Gemma's notation; texts stand between two marks. ``markers``: the family's, which end a text for the reader."""
     written = gemma_notation(mark)
     return ValueNotation(
         write=written.convert,
         quotes=(mark, mark),
         excluded=mark[0],
         escapes="",
-        inner=lambda text: None if mark in text else text,
+        inner=lambda text: None if any(marker in text for marker in markers) else text,
         key=gemma_key,
         comma=",",
         colon=":",
-        markers=('<|"|>', "<escape>"),  # (either may end a text, for the reader)
+        markers=tuple(dict.fromkeys(('<|"|>', "<escape>", *markers))),  # (either mark may end a text, for the reader)
         free_key="[a-zA-Z] [a-zA-Z0-9_]{0,63}",
     )
 
