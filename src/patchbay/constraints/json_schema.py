@@ -39,9 +39,13 @@ def form_schema(form: Form) -> dict[str, Any]:
         required = [member.name for member in form.members if member.required]
         return _object({member.name: form_schema(member.form) for member in form.members}, required)
     if isinstance(form, ArrayForm):
-        bounds = {"prefixItems": [form_schema(item) for item in form.first] or None, "minItems": form.least or None}
-        items = {"items": False if form.items is None else form_schema(form.items), "maxItems": form.most}
-        return {"type": "array"} | {key: value for key, value in bounds.items() if value is not None} | items
+        given = {
+            "prefixItems": [form_schema(item) for item in form.first] or None,
+            "items": None if form.items is None else form_schema(form.items),  # (llama.cpp refuses ``false``; maxItems says it)
+            "minItems": form.least or None,
+            "maxItems": form.most,
+        }
+        return {"type": "array"} | {key: value for key, value in given.items() if value is not None}
     if isinstance(form, ChoiceForm):
         return {"anyOf": [form_schema(option) for option in form.options]}
     return {}
