@@ -10,6 +10,7 @@ from typing import Final
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
+from typing_extensions import override
 
 from patchbay.constraints.calls import OfferedTool
 from patchbay.constraints.replies import ReplyRules, reply_grammar
@@ -47,11 +48,12 @@ class Matcher:
     """llguidance's matcher of a grammar in GBNF."""
 
     def __init__(self, grammar: str) -> None:
-        lark = re.sub(
-            r"\\U([0-9A-F]{6})", r"\\x{\1}", gbnf_to_lark(grammar)
-        )  # (it writes what its regular expressions do not read)
-        self._matcher = LLMatcher(_tokenizer(), lark)
+        self._matcher = LLMatcher(_tokenizer(), self._lark(grammar))
         assert not self._matcher.is_error(), f"{self._matcher.get_error()}\n{grammar}"
+
+    def _lark(self, grammar: str) -> str:
+        # Its own function writes what its regular expressions do not read.
+        return re.sub(r"\\U([0-9A-F]{6})", r"\\x{\1}", gbnf_to_lark(grammar))
 
     def accepts(self, text: str) -> bool:
         """Whether the text is a whole reply."""
@@ -81,6 +83,14 @@ class Matcher:
             if matcher.is_stopped():
                 return written.decode("utf-8")
         return None
+
+
+class LarkMatcher(Matcher):
+    """llguidance's matcher of a grammar in Lark's notation, which it reads itself."""
+
+    @override
+    def _lark(self, grammar: str) -> str:
+        return grammar
 
 
 _PRINTABLE: Final = frozenset([10, *range(32, 127)])

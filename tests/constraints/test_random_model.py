@@ -14,9 +14,12 @@ from patchbay.constraints.calls import OfferedTool
 from patchbay.constraints.json_schema import call_schema
 from patchbay.constraints.schemas import compile_schema
 from patchbay.formats import parse
+from support.chat_clients import chat, wrapped_client
 from support.scripted_server import PATIENCE
 
+from .custom_tools import PATCHES, tools_of, with_grammar
 from .drawn_tools import draw_tools
+from .matchers import LarkMatcher
 from .random_replies import random_server, run
 
 COUNT = 300
@@ -61,3 +64,21 @@ def test_reply_of_a_call_schema_is_a_valid_call() -> None:
                 assert [] == [error.message for error in errors if error.schema_path[-1] != "pattern"]
                 whole += 1
     assert whole > 10
+
+
+def test_each_patch_is_one_of_the_grammar_of_its_tool() -> None:
+    own, written = LarkMatcher(PATCHES), set[str]()
+    with random_server(seed=1) as url:
+        client = wrapped_client(f"{url}/v1", tools="text", constrain="force", choice_rounds=0)
+        for seed in range(24):
+            choice = chat(
+                client, "random", stream=seed % 2 == 1, tools=tools_of(with_grammar("lark", PATCHES)), tool_choice="required", seed=seed,
+                temperature=1.2, max_tokens=1000, parallel_tool_calls=False, extra_body={"logit_bias": [["\n", 4]]},
+            ).first  # fmt: skip
+            if choice.finish_reason == "tool_calls":
+                [(name, arguments)] = choice.calls
+                patch = json.loads(arguments)["input"]
+                assert ("patch", patch) == (name, own.accepted_part(patch))
+                assert own.accepts(patch)
+                written.add(patch)
+    assert 12 < len(written)

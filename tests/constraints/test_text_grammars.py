@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from constraints.matchers import Matcher
+from constraints.custom_tools import PATCHES, custom_tool, tools_of
+from constraints.matchers import LarkMatcher, Matcher
 from patchbay.constraints.calls import OfferedTool
 from patchbay.constraints.lark import TextGrammarError, read_text_grammar
 from patchbay.constraints.replies import ReplyRules, reply_grammar
@@ -19,24 +18,9 @@ from patchbay.formats.parser import StreamParser
 from patchbay.formats.render import writer_for
 from patchbay.formats.render.fenced import takes_text
 from patchbay.formats.values.tool_names import make_rules
-from patchbay.frontends import OpenAIResponses
-from patchbay.models.wire import encode
 from patchbay.types import ToolSpec, read_specs
 
-PATCHES = Path(__file__).with_name("apply_patch.lark").read_text(encoding="utf-8")
 NEEDED, FREE = ReplyRules(needed=True), ReplyRules()
-
-
-def custom_tool(syntax: str, definition: str) -> ToolSpec:
-    """A custom tool of the Responses API, as the exchange gets it."""
-    form = {"type": "grammar", "syntax": syntax, "definition": definition}
-    return read_specs(tools_of({"type": "custom", "name": "patch", "format": form}))[0]
-
-
-def tools_of(*tools: Any) -> Any:
-    """The tools of a request to the Responses API, as chat completions have them."""
-    body = OpenAIResponses().decode(encode({"model": "m", "input": "?", "tools": tools}), "").body
-    return json.loads(encode(body))["tools"]
 
 
 def offered(syntax: str, definition: str) -> OfferedTool:
@@ -79,6 +63,7 @@ BAD = [
 def test_good_patch_is_accepted_and_read_as_it_stands(text: str) -> None:
     assert text == matcher("lark", PATCHES).accepted_part(block(text))[len("```tool_call patch\n") : -len("\n```")]
     assert matcher("lark", PATCHES).accepts(block(text))
+    assert LarkMatcher(PATCHES).accepts(text)
     parser = StreamParser(make_rules([custom_tool("lark", PATCHES)], "text"))
     [call] = [event.call for event in [*parser.feed(block(text)), *parser.close()] if isinstance(event, CallEnd)]
     assert {"input": text} == json.loads(call.raw_arguments)
@@ -87,6 +72,7 @@ def test_good_patch_is_accepted_and_read_as_it_stands(text: str) -> None:
 @pytest.mark.parametrize("text", BAD)
 def test_patch_with_a_mistake_is_refused(text: str) -> None:
     assert not matcher("lark", PATCHES).accepts(block(text))
+    assert not LarkMatcher(PATCHES).accepts(text)
 
 
 def test_answer_without_a_patch_is_allowed_where_no_call_is_needed() -> None:
