@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import calls, function_calls, hooks, proxies, report
+from bench import calls, function_calls, grammars, hooks, proxies, report
 from bench.places import PROJECT, UnavailableError, say
 from bench.programs import LITELLM, ORIGINAL, ROWS
 from bench.proxies import REQUEST, SCENARIOS
@@ -60,6 +60,7 @@ PARTS: dict[str, Callable[[_Options], Section]] = {
     ),
     "calls": lambda options: calls.section(calls.QUICK if options.quick else calls.Effort(), allowed=not options.no_install),
     "hooks": lambda options: hooks.section(quick=options.quick),
+    "grammars": lambda options: grammars.section(quick=options.quick),
     "functions": lambda _: function_calls.section(),
 }
 

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
 from typing import Any, Literal, Self
 
+from bench import grammars
 from bench.places import say
 from bench.report import Section, at_most
 from bench.turns import client
@@ -48,6 +49,11 @@ CALLS = {
     "turn of a runner in text, 300 tools, 200 messages": 6109,
     "run of an agent on a session of 1,000 events": 518,
     "run of an agent on a session of 2,000 events": 518,
+    "grammar of 50 tools, fenced": 9868,
+    "grammar of 50 tools, Hermes": 10521,
+    "grammar of 50 tools, XML": 11806,
+    "grammar of 50 tools, as a JSON Schema": 6341,
+    "grammar of 50 tools, a request after": 8,
     "ask for a reply with a fenced call": 304,
     "pass on a chunk of a stream": 13.01,
     "proxy a request": 434,
@@ -316,6 +322,7 @@ STREAM = [*(chunk({"content": piece}) for piece in PIECES), chunk({}, "stop")]
 TEXT_MODE, MEMORY = TextOptions(tools="text"), Capabilities()
 CALL = ToolCall("c1", "search", '{"query": "abc"}')
 RUNS = Runs(ONE)
+PLANNER = grammars.first("Hermes")
 parser = StreamParser(TOOLS)
 WORK: dict[str, tuple[Callable[[], object], int]] = {
     "parse a word": (lambda: parse("done", tools=TOOLS), 1),
@@ -330,6 +337,11 @@ WORK: dict[str, tuple[Callable[[], object], int]] = {
     "turn of a runner in text, 300 tools, 200 messages": (turns_of(client.RunText), 1),
     "run of an agent on a session of 1,000 events": (runs_on(1000), 1),
     "run of an agent on a session of 2,000 events": (runs_on(2000), 1),
+    "grammar of 50 tools, fenced": (lambda: grammars.first("the fenced contract"), 1),
+    "grammar of 50 tools, Hermes": (lambda: grammars.first("Hermes"), 1),
+    "grammar of 50 tools, XML": (lambda: grammars.first("Qwen3-Coder's XML"), 1),
+    "grammar of 50 tools, as a JSON Schema": (lambda: grammars.first("a JSON Schema"), 1),
+    "grammar of 50 tools, a request after": (lambda: grammars.again(PLANNER, "Hermes"), 1),
     "ask for a reply with a fenced call": (ask, 1),
     "pass on a chunk of a stream": (stream, len(STREAM)),
 }

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import function_calls, hooks, processes, proxies, report
+from bench import function_calls, grammars, hooks, processes, proxies, report
 from bench.places import UnavailableError
 from bench.programs import LITELLM, ORIGINAL, OURS
 from bench.proxies import REQUEST, SCENARIOS, Figures
@@ -104,6 +104,18 @@ def test_a_piece_of_work_calls_functions(name: str) -> None:
     assert 0 < function_calls.count(name)
 
 
+@pytest.mark.parametrize("name", [name for name in function_calls.CALLS if name.startswith("grammar")])
+def test_a_grammar_of_many_tools_calls_no_more_functions_than_noted(name: str) -> None:
+    assert function_calls.ROOM * function_calls.CALLS[name] >= function_calls.count(name)
+
+
+def test_first_and_further_grammars_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "ROUNDS", {True: 1})
+    measured = grammars.section(quick=True)
+    assert ["≤ 5 ms", "≤ 1 ms"] == [verdict.bar for verdict in measured.verdicts]
+    assert all(way in measured.tables[0] for way in grammars.WAYS)
+
+
 def test_the_help_names_every_part_and_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--help"],
@@ -114,5 +126,5 @@ def test_the_help_names_every_part_and_program() -> None:
         timeout=60,
         check=True,
     )
-    for name in ("proxy", "turns", "clients", "calls", "hooks", "functions", *SCENARIOS, OURS, ORIGINAL, LITELLM):
+    for name in ("proxy", "turns", "clients", "calls", "hooks", "grammars", "functions", *SCENARIOS, OURS, ORIGINAL, LITELLM):
         assert name in done.stdout
