@@ -200,8 +200,11 @@ def _id(writer: FamilyWriter, name: str) -> str:
 
 def _elements(grammar: Grammar, form: ObjectForm, write: Callable[[str, Form], str]) -> str:
     """Return the expression of an object's members as elements; ``write`` returns that of one, by its name and form."""
-    written = [(write(member.name, member.form), member.required) for member in form.members]
-    return sequence(*(each if required else grammar.optional(each) for each, required in written))
+    parts = []
+    for member in form.members:
+        written = write(member.name, member.form)
+        parts.append(written if member.required else grammar.optional(written))
+    return sequence(*parts)
 
 
 class _Elements:

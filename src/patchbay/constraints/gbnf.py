@@ -79,10 +79,10 @@ def sequence(*parts: str) -> str:
 
 def alternatives(options: Sequence[str]) -> str:
     """Return a choice of expressions, in parentheses unless there is one alone."""
-    found = list(dict.fromkeys(options))
+    found = dict.fromkeys(options)
     if len(found) == 1:
-        return found[0]
-    return f"({' | '.join(option or _NOTHING for option in found)})"
+        return options[0]
+    return f"({' | '.join([option or _NOTHING for option in found])})"
 
 
 _NOTHING: Final = '""'
@@ -171,8 +171,9 @@ class Grammar:
 
     def _unfinished(self, hint: str, rests: Sequence[str], excluded: str, plain: str) -> str:
         """Return what may follow the beginning of markers: nothing, a part of one, or a part and another character."""
-        options = ["", sequence(excluding("".join(dict.fromkeys(rest[0] for rest in rests)) + excluded), plain)]
-        for character in dict.fromkeys(rest[0] for rest in rests):
+        characters = "".join(dict.fromkeys([rest[0] for rest in rests]))
+        options = ["", sequence(excluding(characters + excluded), plain)]
+        for character in characters:
             longer = [rest[1:] for rest in rests if rest[0] == character]
             if all(longer):  # (a marker that would be complete is left out)
                 options.append(sequence(literal(character), self._unfinished(hint, longer, excluded, plain)))

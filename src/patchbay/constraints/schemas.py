@@ -267,8 +267,8 @@ class _Compiler:
             values = [schema["const"]] if "enum" not in schema or any(_same(schema["const"], each) for each in values) else []
         types = _as_list(schema.get("type", list(_TYPES)))
         self._check_all(_OF_TYPES, schema, path)
-        texts = (_write(value) for value in values if _has_type(value, types))
-        found = tuple(text for text in dict.fromkeys(texts) if _is_unicode(text))
+        texts = dict.fromkeys([_write(value) for value in values if _has_type(value, types)])
+        found = tuple(filter(_is_unicode, texts))
         return ConstantForm(found) if found else None
 
     def _typed(self, schema: Mapping[str, Any], path: str) -> Form | None:
