@@ -172,3 +172,13 @@ def test_every_repetition_has_a_bound(name: str) -> None:
             assert not rules.needed
             continue
         assert [] == re.findall(r"[*+]|\{\d+,\}", _LITERALS.sub("", grammar))
+
+
+@pytest.mark.parametrize("name", ["minicpm5", "qwen3_coder"])
+def test_pattern_of_a_text_between_tags_admits_no_tag(name: str) -> None:
+    words = {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}}
+    spec = ToolSpec("f", "", {"type": "object", "properties": {"words": words}, "required": ["words"]})
+    matcher = Matcher(grammar_of(name, [spec]))
+    text = written(name, spec, {"words": ["abc"]})
+    assert matcher.accepts(text)
+    assert not matcher.accepts(text.replace("abc", "a<c"))

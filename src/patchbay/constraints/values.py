@@ -72,16 +72,19 @@ def _json_inner(text: str) -> str:
     return quoted(text)[1:-1]
 
 
-def _python_inner(quote: str) -> Callable[[str], str]:
+def _python_inner(quote: str, also: str) -> Callable[[str], str]:
+    written_as_code = re.compile(f"[{re.escape(_CONTROL + also)}]")
+
     def inner(text: str) -> str:
         for plain, written in (("\\", "\\\\"), (quote, f"\\{quote}"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
             text = text.replace(plain, written)
-        return re.sub(f"[{re.escape(_CONTROL)}]", lambda found: f"\\x{ord(found[0]):02x}", text)
+        return written_as_code.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
     return inner
 
 
 _JSON_ESCAPES: Final = '"\\\\" ["\\\\/bfnrt]'
+_JSON_ESCAPES_IN_MARKUP: Final = '"\\\\" (["\\\\/bfnrt] | "u003c" | "u0026")'
 _PYTHON_ESCAPES: Final = '"\\\\" [\'\\"\\\\nrt]'
 
 JSON: Final = ValueNotation(
@@ -96,7 +99,7 @@ JSON_IN_MARKUP: Final = ValueNotation(
     write=lambda raw: raw.replace("<", "\\u003c").replace("&", "\\u0026"),
     quotes=('"', '"'),
     excluded=f'"\\<&{_CONTROL}',
-    escapes=_JSON_ESCAPES,
+    escapes=_JSON_ESCAPES_IN_MARKUP,
     inner=lambda text: _json_inner(text).replace("<", "\\u003c").replace("&", "\\u0026"),
     key=lambda name: quoted(name).replace("<", "\\u003c").replace("&", "\\u0026"),
 )
@@ -116,8 +119,8 @@ def _python(notation: Notation, quote: str, also: str = "") -> ValueNotation:
         write=notation.convert,
         quotes=(quote, quote),
         excluded=f"{quote}\\{also}{_CONTROL}",
-        escapes=_PYTHON_ESCAPES,
-        inner=_python_inner(quote),
+        escapes='"\\\\" ([\'\\"\\\\nrt] | "x3c" | "x26")' if also else _PYTHON_ESCAPES,
+        inner=_python_inner(quote, also),
         key=notation.key,
     )
 
