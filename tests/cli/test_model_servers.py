@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from patchbay.cli import model_servers
-from patchbay.cli.model_servers import KNOWN_SERVERS, FoundServer, choose_server, warning_of_upstream
+from patchbay.doctor import model_servers
+from patchbay.doctor.model_servers import KNOWN_SERVERS, FoundServer, choose_server, warning_of_upstream
 from patchbay.errors import ConfigurationError
 from support.cli import run_cli
 from support.processes import listening
@@ -111,7 +111,8 @@ def test_proxy_without_an_upstream_uses_the_first_server_that_runs_and_names_the
         script = tmp_path / "proxy.py"
         script.write_text(
             "from dataclasses import replace\n"
-            "from patchbay.cli import main, model_servers\n"
+            "from patchbay.cli import main\n"
+            "from patchbay.doctor import model_servers\n"
             f"known = zip(model_servers.KNOWN_SERVERS, {ports})\n"
             "model_servers.KNOWN_SERVERS = tuple(replace(each, port=port) for each, port in known)\n"
             "main(['proxy', '--port', '0'])\n"

@@ -29,6 +29,7 @@ COMMANDS = {
     "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
     "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, tool, outcome, decisions."),
     "tail": ("patchbay.cli.tail:tail", "Follow a server's turns and tool calls as they happen."),
+    "doctor": ("patchbay.cli.doctor:doctor", "Examine a model server and the local configuration."),
     "parse": ("patchbay.cli.parse:parse", "Show how a model's text is read: content, calls, repairs."),
     "formats": ("patchbay.cli.formats:formats", "List the formats, or find the one that a model writes."),
     "demo": ("patchbay.cli.demo:demo", "Watch a text-only model call two tools through the proxy."),

@@ -9,7 +9,6 @@ import logging
 import re
 import shlex
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from patchbay.mcp.config import McpServer, ServersFile
-    from patchbay.mcp.host import ServerStatus
 
 _HEADER = re.compile(r"\A([^=:]+):\s*")
 """The beginning of a header as other clients write it, ``NAME: VALUE``."""
@@ -232,10 +230,13 @@ def check(name: Name, config: McpConfig = None, as_json: Json = False) -> None:
 
       patchbay mcp test files
     """  # fmt: skip
+    from patchbay.mcp.host import try_server
+
     server = _file(config).get(name)
     logging.getLogger("patchbay.mcp.connection").setLevel(logging.ERROR)  # the status says it
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    status, tools = asyncio.run(_connect(server))
+    status, found = asyncio.run(try_server(server))
+    tools = {each.name: each.description for each in found}
     if as_json:
         print_json({"name": name, "state": status.state, "problem": status.problem, "tools": tools})
     elif status.state == "ready":
@@ -278,21 +279,6 @@ def login(name: Name, config: McpConfig = None) -> None:
     except Exception as error:  # noqa: BLE001  (the SDK raises groups of any exceptions)
         fail(f"the login to {name!r} failed: {describe_failure(error, server)}", 1)
     print(f"Logged in to {name}." if done else f"{name} asks for no login.")
-
-
-async def _connect(server: McpServer) -> tuple[ServerStatus, dict[str, str]]:
-    """Connect to a server, and return its status and the descriptions of its tools by name."""
-    from patchbay.mcp.host import McpHost
-    from patchbay.tools.registry import DEFAULT_ROLE, ToolRegistry
-
-    registry = ToolRegistry()
-    host = McpHost([replace(server, roles=(), disabled=False)], registry)
-    try:
-        await host.start()
-        tools = {each.name: each.description for each in registry.snapshot(DEFAULT_ROLE).tools.values()}
-        return host.status[0], tools
-    finally:
-        await host.aclose()
 
 
 def _describe(server: McpServer) -> str:

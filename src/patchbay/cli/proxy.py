@@ -164,8 +164,8 @@ def prepare(
     reject_flags_as_keys(upstream_key=values["upstream_key"], api_key=values["api_key"])
     if config is not None and values.get("workers", 1) > 1:
         raise ConfigurationError("--config needs --workers 1: hooks and approvals belong to one process.")
-    from patchbay.cli.model_servers import choose_server, warning_of_upstream
     from patchbay.cli.request_lines import show_requests
+    from patchbay.doctor.model_servers import choose_server, warning_of_upstream
     from patchbay.proxy import create_app
     from patchbay.server.request_log import RequestLog, worker_file
     from patchbay.server.runtime import serve

@@ -172,9 +172,9 @@ def serve(
 
       MAIN_SERVER_PORT=9000 patchbay serve --token-file token --strict-arguments
     """  # fmt: skip
-    from patchbay.cli.model_servers import warning_of_upstream
     from patchbay.cli.request_lines import show_requests
     from patchbay.cli.serving import MEMORY, is_loopback, make_governance, mcp_servers, monitor_commands, text_options
+    from patchbay.doctor.model_servers import warning_of_upstream
     from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
     from patchbay.server.app import create_tools_app

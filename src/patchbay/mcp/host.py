@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from patchbay._text import plural
@@ -152,6 +152,17 @@ class McpHost:
         """Pass a change of the registry on."""
         if change.changed and self._on_change is not None:
             self._on_change(change)
+
+
+async def try_server(server: McpServer) -> tuple[ServerStatus, tuple[Tool, ...]]:
+    """Connect to a server, list its tools, and leave it; return its status, and the tools."""
+    registry = ToolRegistry()
+    host = McpHost([replace(server, roles=(), disabled=False)], registry)
+    try:
+        await host.start()
+        return host.status[0], tuple(registry.snapshot(DEFAULT_ROLE).tools.values())
+    finally:
+        await host.aclose()
 
 
 class McpToolset(Toolset):

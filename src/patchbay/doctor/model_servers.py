@@ -1,4 +1,4 @@
-"""Model servers on this machine, for ``patchbay proxy`` without ``--upstream``; and whether an upstream can be reached."""
+"""Kinds of model servers, those that run on this machine, and whether an upstream can be reached."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -41,6 +42,13 @@ KNOWN_SERVERS: Final = (
     KnownServer("vLLM", 8000, "vllm serve MODEL", "vllm", "/version", "version"),
 )
 """In the order in which one is chosen."""
+UNKNOWN_SERVER: Final = "a server with OpenAI's API"
+
+
+def owner_of(models: Sequence[Any]) -> KnownServer | None:
+    """Return the kind of server that owns these models, None if they do not say."""
+    owners = {each.get("owned_by") for each in models if isinstance(each, dict)}
+    return next((each for each in KNOWN_SERVERS if each.owner in owners), None)
 
 
 @dataclass(frozen=True)
@@ -80,11 +88,8 @@ async def _find(known: KnownServer) -> FoundServer | None:
             status, listed = await _get_object(client, "/v1/models")
             models = listed.get("data") or []  # Ollama without models: null
             if status == 200 and "data" in listed and isinstance(models, list):
-                owners = {each.get("owned_by") for each in models if isinstance(each, dict)}
-                name = next((each.name for each in KNOWN_SERVERS if each.owner in owners), "")
-                if not name and known.member in (await _get_object(client, known.path))[1]:
-                    name = known.name
-                return FoundServer(name or "a server with OpenAI's API", f"{origin}/v1", len(models))
+                kind = owner_of(models) or (known if known.member in (await _get_object(client, known.path))[1] else None)
+                return FoundServer(UNKNOWN_SERVER if kind is None else kind.name, f"{origin}/v1", len(models))
             if status in (401, 403) and known.member in (await _get_object(client, known.path))[1]:
                 return FoundServer(known.name, f"{origin}/v1", None)
     except (ClientError, TimeoutError):
