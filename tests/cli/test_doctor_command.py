@@ -6,10 +6,12 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from doctor.scripted import MODEL, Habits, HabitualServer
+from patchbay.doctor import model_servers
 from patchbay.doctor.examination import PROBES
 from patchbay.testing import Raw
 from support.cli import run_cli
@@ -54,7 +56,19 @@ def test_a_usage_error_ends_with_status_2(flags):
 def test_files_that_are_not_there_are_problems_not_usage_errors(tmp_path):
     missing = tmp_path / "missing.toml"
     found = json.loads(run_cli("doctor", "--json", "--config", str(missing), "--mcp-config", str(missing)).stdout)
-    assert {"config": "problem", "mcp": "problem"} == {each["name"]: each["status"] for each in found["findings"][2:]}
+    assert {"config": "problem", "mcp": "problem"} == {each["name"]: each["status"] for each in found["findings"][2:-1]}
+
+
+def test_without_an_upstream_the_model_servers_of_this_machine_are_named(monkeypatch):
+    with HabitualServer(Habits(owner="llamacpp")) as server:
+        port = int(server.url.removesuffix("/v1").rpartition(":")[2])
+        row = next(each for each in model_servers.KNOWN_SERVERS if each.name == "llama.cpp")
+        monkeypatch.setattr(model_servers, "KNOWN_SERVERS", (replace(row, port=port),))
+        done = run_cli("doctor", "--mcp-config", "none")
+    *_, seen, advice, _ = done.stdout.splitlines()
+    expected = f"No model server is examined; on this machine there is: llama.cpp, 1 model at {server.url}."
+    assert (0, f"skipped  upstream             {expected}") == (done.returncode, seen)
+    assert advice.endswith(f"-> Examine one: patchbay doctor --upstream {server.url}.")
 
 
 def test_ctrl_c_stops_and_prints_what_is_known():

@@ -245,6 +245,14 @@ UNUSABLE_SERVERS: dict[str, tuple[Habits, dict[str, str]]] = {
             "-> Correct this first: nothing else can be examined (the server's log may say more).",
         },
     ),
+    "the error of the model has control characters": (
+        Habits(fails="\x1b[31mred\x1b[0m\nalert\x07"),
+        {
+            **{name: NATIVE[name] for name in ("connection", "certificate", "api", "clock", "server", "model")},
+            "chat": "problem: A plain chat request fails: HTTP 400: \\x1b[31mred\\x1b[0m alert\\x07 "
+            "-> Correct this first: nothing else can be examined (the server's log may say more).",
+        },
+    ),
     "the API is below another path": (
         Habits(base="/v1/v1"),
         {
@@ -315,9 +323,7 @@ async def test_without_a_name_the_first_model_that_is_not_for_embeddings_is_exam
 async def test_a_model_that_never_answers_costs_one_timeout() -> None:
     with ScriptedUpstream(lambda _body: Raw(end="hang")) as server:
         found = await findings(server.url, model="scripted-model", timeout=0.5)
-    expected = (
-        "problem: There was no answer within N s. -> Look at the server's load and log, or give it more time with --timeout."
-    )
+    expected = "problem: No answer came in N s. -> Look at the server's load and log, or give it more time with --timeout."
     assert expected == found["chat"]
     assert UNUSABLE == found["roles"]
 

@@ -144,8 +144,23 @@ async def _run(report: _Report, local: LocalSettings, settings: ProxySettings | 
     from patchbay.doctor.local import check_local
 
     await report.follow(partial(check_local, local))
-    if settings is not None:
+    if settings is None:
+        await report.follow(_name_servers)
+    else:
         await report.follow(partial(examine, settings, model, **bounds))
+
+
+async def _name_servers(begins: Callable[[str], object]) -> AsyncGenerator[Finding, None]:
+    """Yield the model servers that run on this machine: none was named."""
+    from patchbay.doctor.findings import Finding
+    from patchbay.doctor.model_servers import find_servers
+
+    begins("upstream")
+    found = await find_servers()
+    names = ", ".join(f"{each} at {each.url}" for each in found) or "none"
+    url = found[0].url if found else "URL"
+    seen = f"No model server is examined; on this machine there is: {names}."
+    yield Finding("upstream", "skipped", seen, f"Examine one: patchbay doctor --upstream {url}.")
 
 
 class _Report:

@@ -55,7 +55,8 @@ async def read_certificate(server: ExaminedServer) -> Result:
         if is_this_machine(host):
             return "skipped", "The server is on this machine, without TLS.", ""
         return "note", "Requests, and the key, go over the network unencrypted.", "Use an https:// URL, or a tunnel."
-    _, writer = await asyncio.open_connection(host, parts.port or 443, ssl=ssl.create_default_context())
+    connecting = asyncio.open_connection(host, parts.port or 443, ssl=ssl.create_default_context())
+    _, writer = await server.in_time(connecting)
     try:
         found: Any = writer.get_extra_info("peercert")
     finally:

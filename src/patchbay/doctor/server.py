@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, TypeVar
 
 from patchbay.constraints.backends import Backend
 from patchbay.errors import PatchbayError, UpstreamError, UpstreamTimeoutError
@@ -28,6 +28,13 @@ from patchbay.types import NO_USAGE, Reply, Usage
 
 _MOST: Final = 16 * 1024 * 1024
 _HEADERS: Final = [(b"Content-Type", b"application/json"), (b"Accept-Encoding", b"identity")]
+
+
+T = TypeVar("T")
+
+
+class SlowServerError(UpstreamTimeoutError):
+    """The server did not answer a request within the time for one."""
 
 
 @dataclass
@@ -143,7 +150,12 @@ class ExaminedServer:
 
     async def fetch(self, path: str, *, at_root: bool = False) -> Document:
         """Return the answer to a GET. Raises UpstreamError where there is none, also in time."""
-        response, body = await self._exchange_bytes("GET", path, None, at_root=at_root)
+
+        async def get() -> tuple[Response, bytes]:
+            response = await self.open("GET", path, None, at_root=at_root)
+            return response, await self.read(response)
+
+        response, body = await self.in_time(get())
         try:
             value = decode(body)
         except (ValueError, RecursionError):
@@ -160,39 +172,38 @@ class ExaminedServer:
 
     async def send(self, **body: Any) -> Asked:
         """Send a chat request as it stands. An error is returned, but no answer in time is raised."""
-        started = time.monotonic()
-        response, answer = await self._exchange_bytes("POST", CHAT, self._encode(body))
-        error: PatchbayError | None = None
-        documents: tuple[Mapping[str, Any], ...] = ()
-        if response.status >= 300:
-            error = _status_error(response.status, answer)
-        else:
-            try:
-                documents = (read_completion(answer),)
-            except UpstreamError as failure:
-                error = failure
-        return Asked(documents, error, seconds=time.monotonic() - started)
+        return await self._send(None, body)
 
     async def ask(self, options: TextOptions, **body: Any) -> Asked:
         """Send a chat request through an exchange that knows nothing of the model yet. Errors as ``send``."""
-        capabilities, encoder, upstream = Capabilities(), EventEncoder(), _RecordedUpstream(self)
-        exchange = Exchange(self._encode(body), options, capabilities, encoder)
-        started, first = time.monotonic(), 0.0
+        return await self._send(options, body)
+
+    async def _send(self, options: TextOptions | None, body: Mapping[str, Any]) -> Asked:
+        capabilities, encoder, upstream = Capabilities(), EventEncoder(), _RecordedUpstream(self, streams=options is not None)
+        encoded = encode(provider_at(self.url).prepare({"model": self.model, **self.sampling, **body}))
+        exchange = None if options is None else Exchange(encoded, options, capabilities, encoder)
         error: PatchbayError | None = None
+        started, first = time.monotonic(), 0.0
+
+        async def drive() -> None:
+            nonlocal first
+            if exchange is None:
+                await upstream.send_once(encoded)
+                return
+            async for events in drive_async(exchange, upstream):
+                first = first or (time.monotonic() - started if events else 0.0)
+
         try:
-            async with asyncio.timeout(self.timeout):
-                async for events in drive_async(exchange, upstream):
-                    if events and not first:
-                        first = time.monotonic() - started
+            await self.in_time(drive())
+        except SlowServerError:
+            raise
         except PatchbayError as failure:
             error = failure
-        except TimeoutError:
-            self._raise_slow()
         answer = encoder.answer
         return Asked(
             tuple(upstream.documents),
             error,
-            answer.first.reply() if error is None else Reply(None),
+            answer.first.reply(),
             NO_USAGE if answer.usage is None else Usage.from_openai(answer.usage),
             capabilities.of(self.model).accepts,
             exchange,
@@ -200,44 +211,37 @@ class ExaminedServer:
             time.monotonic() - started,
         )
 
-    def _encode(self, body: Mapping[str, Any]) -> bytes:
-        return encode(provider_at(self.url).prepare({"model": self.model, **self.sampling, **body}))
-
-    async def _exchange_bytes(
-        self, method: str, path: str, body: bytes | None, *, at_root: bool = False
-    ) -> tuple[Response, bytes]:
-        """Return a response and its body. Raises UpstreamError."""
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """Wait for one exchange with the server. Raises SlowServerError."""
         try:
             async with asyncio.timeout(self.timeout):
-                response = await self.open(method, path, body, at_root=at_root)
-                try:
-                    return response, await response.read_up_to(_MOST)
-                except ClientError as error:
-                    raise self._upstream.failure(error) from error
-                finally:
-                    response.close()
-        except TimeoutError as error:
-            if isinstance(error, UpstreamTimeoutError):  # no connection
-                raise
-            self._raise_slow()
-
-    def _raise_slow(self) -> NoReturn:
-        raise UpstreamTimeoutError(f"There was no answer within {self.timeout:g} s.") from None
+                return await work
+        except PatchbayError:
+            raise
+        except TimeoutError:
+            raise SlowServerError(f"No answer came in {self.timeout:g} s.") from None
 
     async def open(self, method: str, path: str, body: bytes | None, *, at_root: bool = False) -> Response:
         """Send a request; return its response. Raises UpstreamError."""
         headers = [*_HEADERS, *self._upstream.own.values()]
         return await self._upstream.open(method, path, b"", headers, body, at_root=at_root)
 
-    def failure(self, error: ClientError) -> PatchbayError:
-        """Return the error of a broken response."""
-        return self._upstream.failure(error)
+    async def read(self, response: Response, *, whole: bool = True) -> bytes:
+        """Return the body of a response and close it, or the next piece of a stream. Raises UpstreamError."""
+        try:
+            return await (response.read_up_to(_MOST) if whole else response.read())
+        except ClientError as error:
+            raise self._upstream.failure(error) from error
+        finally:
+            if whole:
+                response.close()
 
 
 class _RecordedUpstream(AsyncUpstream):
-    """The examined server under an exchange; ``documents`` are its whole answers."""
+    """The examined server under an exchange; ``documents`` are its whole answers. Without ``streams`` all are read whole."""
 
-    def __init__(self, server: ExaminedServer) -> None:
+    def __init__(self, server: ExaminedServer, *, streams: bool) -> None:
+        self._streams = streams
         self.documents: list[Mapping[str, Any]] = []
         self._server = server
         self._response: Response | None = None
@@ -247,32 +251,31 @@ class _RecordedUpstream(AsyncUpstream):
 
     async def send(self, body: bytes) -> UpstreamRejection | Mapping[str, Any] | None:
         response = self._response = await self._server.open("POST", CHAT, body)
-        if response.status < 300 and is_event_stream(response):
+        if self._streams and response.status < 300 and is_event_stream(response):
             return None
-        try:
-            answer = await response.read_up_to(_MOST)
-        except ClientError as error:
-            raise self._server.failure(error) from error
+        answer = await self._server.read(response)
         if response.status >= 300:
             text = answer.decode("utf-8", "replace")
-            return UpstreamRejection(response.status, text, _status_error(response.status, answer))
+            said = f"HTTP {response.status}: {error_message(answer)}"
+            return UpstreamRejection(
+                response.status, text, UpstreamError(said, upstream_status=response.status, body=text[:4096])
+            )
         document = read_completion(answer)
         self.documents.append(document)
         return document
 
+    async def send_once(self, body: bytes) -> None:
+        """Send a request that is not a stream. Raises UpstreamError, also for an error status."""
+        try:
+            if isinstance(answer := await self.send(body), UpstreamRejection):
+                raise answer.error
+        finally:
+            await self.close()
+
     async def read(self) -> bytes:
         assert self._response is not None
-        try:
-            return await self._response.read()
-        except ClientError as error:
-            raise self._server.failure(error) from error
+        return await self._server.read(self._response, whole=False)
 
     async def close(self) -> None:
         if self._response is not None:
             self._response.close()
-
-
-def _status_error(status: int, body: bytes) -> UpstreamError:
-    return UpstreamError(
-        f"HTTP {status}: {error_message(body)}", upstream_status=status, body=body[:4096].decode("utf-8", "replace")
-    )
