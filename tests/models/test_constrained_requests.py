@@ -253,7 +253,9 @@ def test_forced_constraint_of_a_tool_that_is_no_function_is_an_error() -> None:
     [
         ("auto", "patchbay"),
         ([], "patchbay"),
-        ({"tools": "text"}, "patchbay"),
+        ({"format": "hermes"}, "patchbay"),
+        ({"tools": "never"}, "patchbay"),
+        ({"tools": True}, "patchbay.tools"),
         ({"constrain": "always"}, "patchbay"),
         ({"constrain": ["auto"]}, "patchbay.constrain"),
         ({"constrain": None}, "patchbay.constrain"),
@@ -265,6 +267,12 @@ def test_wrong_value_of_the_requests_own_options_is_named(given: Any, param: str
         with pytest.raises(InvalidRequestError, match=f"'{param}") as error:
             exchange(Capabilities(), patchbay=given, tools=tools)
         assert param == error.value.param
+
+
+@pytest.mark.parametrize(("mode", "own"), [("native", "text"), ("text", "native")])
+def test_a_request_says_itself_how_the_model_gets_its_tools(mode: str, own: str) -> None:
+    without, given = (sent(known(PROPS), options={"tools": mode}, **fields) for fields in ({}, {"patchbay": {"tools": own}}))
+    assert (mode == "native", own == "native") == ("tools" in without, "tools" in given)
 
 
 @pytest.mark.parametrize("given", [None, {}, {"constrain": "off"}, {"copy_arguments": True}])

@@ -56,8 +56,8 @@ class TextOptions:
     ``constrain``: for tools in the prompt, the server is sent a grammar of the valid calls: "auto" where it takes one, "force"
     always (tools are in the prompt then, and a request fails if its server takes no grammar), "off" never.
     ``copy_arguments``: for models of less than a billion parameters: brief instructions with an example of each tool, one call in
-    an answer, and, with a grammar, arguments that are copied from the conversation. A request's own ``patchbay`` field has the
-    same two options.
+    an answer, and, with a grammar, arguments that are copied from the conversation. A request's own ``patchbay`` field may set
+    ``tools`` and these two.
     """
 
     tools: ToolMode = field(

@@ -240,7 +240,7 @@ _SHOWN: Final = {"image_url": "picture", "input_audio": "sound"}
 _OPTIONS: Final = frozenset({"reasoning_effort", "service_tier", "verbosity"})
 """Fields that a front-end translates and that change no answer's meaning."""
 _OWN_FIELD: Final = "patchbay"
-_OWN_OPTIONS: Final = {"constrain": str, "copy_arguments": bool}
+_OWN_OPTIONS: Final = {"tools": str, "constrain": str, "copy_arguments": bool}
 """The options that a request may set itself."""
 _TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "messages"})
 _CONSTRAINTS: Final = frozenset(
@@ -406,8 +406,8 @@ class ChatCompletionBody(RequestFields):
         if given is None:
             return options
         if not isinstance(given, Mapping) or given.keys() - _OWN_OPTIONS.keys():
-            names = " and ".join(map(repr, _OWN_OPTIONS))
-            raise InvalidRequestError(f"'{_OWN_FIELD}' must be an object with {names}.", param=_OWN_FIELD)
+            names = ", ".join(map(repr, _OWN_OPTIONS))
+            raise InvalidRequestError(f"'{_OWN_FIELD}' must be an object of {names}.", param=_OWN_FIELD)
         for name, value in given.items():
             if not isinstance(value, _OWN_OPTIONS[name]):
                 kind = "a boolean" if _OWN_OPTIONS[name] is bool else "a string"
