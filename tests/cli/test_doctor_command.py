@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -69,6 +74,30 @@ def test_without_an_upstream_the_model_servers_of_this_machine_are_named(monkeyp
     expected = f"No model server is examined; on this machine there is: llama.cpp, 1 model at {server.url}."
     assert (0, f"skipped  upstream             {expected}") == (done.returncode, seen)
     assert advice.endswith(f"-> Examine one: patchbay doctor --upstream {server.url}.")
+
+
+def test_a_terminal_gets_colours_lines_of_its_width_and_what_runs_now():
+    ours, theirs = pty.openpty()
+    printed = b""
+    with HabitualServer(Habits(tools="ignore")) as server:
+        command = [sys.executable, "-m", "patchbay", "doctor", "--upstream", server.url]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
+        environment.pop("NO_COLOR", None)
+        process = Process(command, stdout=theirs, stderr=theirs, env=environment)
+        os.close(theirs)
+        alarm = threading.Timer(PATIENCE, process.kill)
+        alarm.start()
+        with contextlib.suppress(OSError):  # closed at the other end
+            while data := os.read(ours, 65536):
+                printed += data
+        alarm.cancel()
+        assert 0 == process.wait(PATIENCE)
+    os.close(ours)
+    text = printed.decode()
+    assert "\r\x1b[Kchecking tools …\r\x1b[K\x1b[33mnote    \x1b[0m tools                Tools are silently ignored: " in text
+    assert f"recommended          patchbay proxy --upstream {server.url} --tools text\r\n" in text
+    visible = re.sub(r"\x1b\[[0-9;]*[mK]|checking \w+ …", "", text).replace("\r", "").splitlines()
+    assert 90 >= max(len(line) for line in visible if "recommended" not in line)
 
 
 def test_ctrl_c_stops_and_prints_what_is_known():

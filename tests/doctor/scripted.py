@@ -37,6 +37,7 @@ class Habits:
     refused_roles: tuple[str, ...] = ()
     context: int = 0
     cuts: bool = True
+    thinks: bool = False
     cached: bool = True
     counts: bool = True
     key: str = ""
@@ -90,7 +91,10 @@ class HabitualServer(ScriptedUpstream):
         if habits.cached and prompt in self._prompts:
             usage["prompt_tokens_details"] = {"cached_tokens": tokens - 1}
         self._prompts.add(prompt)
-        choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": "stop"}
+        finish = "stop"
+        if habits.thinks and "content" in message:
+            message, finish = {"reasoning_content": "Let me see."}, "length"
+        choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
         document = {"id": "c", "object": "chat.completion", "created": 7, "model": MODEL, "choices": [choice]}
         return _json(document | ({"usage": usage} if habits.counts else {}))
 

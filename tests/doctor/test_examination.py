@@ -59,6 +59,10 @@ NATIVE = {
 
 UNUSABLE = "skipped: The server cannot be used yet."
 ONLY_NATIVE = "skipped: Only native calls have it: of calls in text, Patchbay takes the first."
+SPENT = (
+    "note: The model spent 512 tokens before its answer, so this is not known. "
+    "-> Turn its reasoning off at the server, and try again."
+)
 UNCONSTRAINED = (
     "note: Nothing constrains calls here: they are read, repaired and checked. -> llama.cpp, vLLM and SGLang take grammars."
 )
@@ -159,6 +163,13 @@ SERVERS: dict[str, tuple[Habits, dict[str, str]]] = {
     "json_schema is ignored": (
         Habits(schema="ignored"),
         {"json_schema": "note: response_format json_schema is ignored: Hello there." + SCHEMA_WAY_OUT},
+    ),
+    "a model reasons for longer than its answer may be": (
+        Habits(thinks=True),
+        {
+            **dict.fromkeys(("format", "json_schema", "grammar"), SPENT),
+            "context": "ok: The server does not say how long its context is; a prompt of 7,826 tokens is read whole.",
+        },
     ),
     "llama.cpp with a template without tools": (
         Habits(tools="ignore", owner="llamacpp", grammar=True, rows=({"id": MODEL, "meta": {"n_params": 134_000_000}},)),

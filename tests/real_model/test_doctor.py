@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 def test_what_is_found_of_llamacpp_and_a_small_model_is_right(llama: str) -> None:
     async def findings() -> dict[str, Finding]:
         settings = ProxySettings(f"{llama}/v1")
-        return {each.name: each async for each in examine(settings, "small-135m", timeout=120.0, limit=800.0)}
+        return {each.name: each async for each in examine(settings, "small-135m", timeout=90.0, limit=800.0)}
 
     found = asyncio.run(findings())
     assert [] == [each for each in found.values() if each.status == "problem"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import sys
+import textwrap
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _SERVER, _LOCAL = "Model server", "Local configuration"
 _COLOURS = {"ok": "\x1b[32m", "note": "\x1b[33m", "problem": "\x1b[1;31m", "skipped": "\x1b[2m"}
 _INTERRUPTED = 130
+_INDENT = 30
 
 Upstream = Annotated[
     str,
@@ -199,9 +202,14 @@ class _Report:
 
     def _print(self, finding: Finding) -> None:
         colour, plain = (_COLOURS[finding.status], "\x1b[0m") if supports_colour(sys.stdout) else ("", "")
-        print(f"{colour}{finding.status:<8}{plain} {finding.name:<20} {finding.seen}", flush=True)
-        if finding.advice:
-            print(f"{'':<8} {'':<20} -> {finding.advice}", flush=True)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # elsewhere one line is one sentence
+        is_command = finding.name == "recommended"  # which is to be copied
+        lines = [finding.seen] if is_command else textwrap.wrap(finding.seen, max(width - _INDENT, 40), break_on_hyphens=False)
+        lines += [f"-> {finding.advice}"] if finding.advice else []
+        print(f"{colour}{finding.status:<8}{plain} {finding.name:<20} {lines[0]}")
+        for line in lines[1:]:
+            print(textwrap.fill(line, width, initial_indent=" " * _INDENT, subsequent_indent=" " * (_INDENT + 3)))
+        sys.stdout.flush()
 
     def _begin(self, name: str) -> None:
         if self._shows_progress:

@@ -118,6 +118,8 @@ async def try_format(server: ExaminedServer) -> Result:
     asked = await server.ask(options, messages=QUESTION, tools=[TOOL], tool_choice="required", max_tokens=MOST_TOKENS)
     expected = format_for(server.model)
     prompted = "the fenced contract" if expected == "auto" else f"the format {expected}"
+    if asked.is_cut and not asked.reply.tool_calls:
+        return _SPENT
     if not asked.reply.tool_calls:
         seen = f"With the tools in the prompt, by {prompted}, it wrote no call: {asked.text or asked.error}"
         return "note", seen, "Use a server that takes a grammar (calls are forced then), or a larger model."
@@ -141,6 +143,11 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+_SPENT: Final[Result] = (
+    "note",
+    f"The model spent {MOST_TOKENS} tokens before its answer, so this is not known.",
+    "Turn its reasoning off at the server, and try again.",
+)
 _ANSWER: Final = {"patchbay": "ok-7"}
 _SCHEMA: Final = {
     "type": "object",
@@ -159,7 +166,7 @@ async def try_json_schema(server: ExaminedServer) -> Result:
         server.facts.schema = "refused"
         return "note", f"response_format json_schema is refused: {asked.error}", advice
     if asked.is_cut:
-        return "note", f"The model spent {MOST_TOKENS} tokens before its answer, so json_schema is not known.", ""
+        return _SPENT
     try:
         fits = json.loads(asked.text) == _ANSWER
     except ValueError:
@@ -188,6 +195,8 @@ async def try_grammar(server: ExaminedServer) -> Result:
                 return "ok", f"A grammar in the field {backend.value} is honoured.", ""
             seen = f"A grammar in the field {backend.value} is honoured, but the server is of no kind that is known here"
             return "note", f"{seen}, so Patchbay sends it none.", ""
+        if asked.is_cut:
+            return _SPENT
         refusals += [] if asked.error is None else [str(asked.error)]
     facts.grammar = "refused" if refusals else "ignored"
     seen = f"Grammars are {facts.grammar}{f': {refusals[0]}' if refusals else '.'}"
@@ -210,6 +219,8 @@ async def try_structural_tag(server: ExaminedServer) -> Result:
     advice = _NO_WAY + "sends a grammar instead."
     if asked.error is not None:
         return "note", f"Structural tags are refused: {asked.error}", advice
+    if asked.is_cut:
+        return _SPENT
     if _TAG.search(asked.text) is None:
         return "note", "Structural tags are ignored.", advice
     return "ok", "Structural tags are honoured.", ""

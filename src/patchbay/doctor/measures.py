@@ -89,7 +89,7 @@ async def measure_context(server: ExaminedServer) -> Result:
     prompt = (
         f"The first code is {first}.\n{_filler(int(size / line))}The last code is {last}. Repeat the first and the last code."
     )
-    asked = await server.send(messages=[{"role": "user", "content": prompt}], max_tokens=_SPARE // 4)
+    asked = await server.send(messages=[{"role": "user", "content": prompt}], max_tokens=_SPARE - 100)
     if asked.error is not None:
         return "note", f"{words}; a prompt of {size:,} tokens is refused: {asked.error}", _longer(server)
     read, has_first, has_last = asked.prompt_tokens, first in asked.text, last in asked.text
@@ -99,6 +99,8 @@ async def measure_context(server: ExaminedServer) -> Result:
         return "problem", seen, _longer(server)
     recalled = "both codes" if has_first and has_last else "one code" if has_first or has_last else "neither code"
     seen = f"{words}; a prompt of {size if read is None else read:,} tokens is answered, with {recalled} at its ends repeated."
+    if asked.is_cut and read is not None:
+        return "ok", f"{words}; a prompt of {read:,} tokens is read whole.", ""
     if has_last and (has_first or said or read is not None):
         return "ok", seen, "" if said or server.deep else "Look further with --deep."
     return "note", seen, "The model is weak with long prompts, or they are cut: keep them short, or use a larger model."

@@ -19,6 +19,7 @@ from patchbay.doctor.server import ExaminedServer
 from patchbay.errors import UpstreamError
 from patchbay.loopback import is_this_machine
 from patchbay.models.capabilities import Capabilities
+from patchbay.models.providers import provider_at
 
 _DAY: Final = 24 * 3600.0
 _SOON: Final = 21
@@ -116,7 +117,8 @@ async def identify(server: ExaminedServer) -> Result:
     paths = {"vLLM": ("/version", "version"), "Ollama": ("/api/version", "version"), "llama.cpp": ("/props", "build_info")}
     version = await server.member(*paths[facts.kind]) if facts.kind in paths else None
     if not facts.kind:
-        return "ok", f"It is {UNKNOWN_SERVER}, of no kind that is known here.", ""
+        provider = provider_at(server.url).name
+        return "ok", f"It is {f'the API of {provider}' if provider else f'{UNKNOWN_SERVER}, of no kind that is known here'}.", ""
     return "ok", f"It is {facts.kind}{f' {version}' if isinstance(version, str) else ''}.", ""
 
 
