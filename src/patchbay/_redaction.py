@@ -32,17 +32,17 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._given = tuple(secrets)
+        self.given = tuple(secrets)
         self._forms: tuple[bytes, ...] | None = None  # for most requests never needed
 
     def including(self, secrets: Sequence[str]) -> Redactor:
         """Return one that replaces these secrets as well; itself if there are none."""
-        return Redactor((*self._given, *secrets)) if secrets else self
+        return Redactor((*self.given, *secrets)) if secrets else self
 
     def __call__(self, data: bytes) -> bytes:
         """Return ``data`` without secrets."""
         if self._forms is None:
-            self._forms = _forms_of(self._given, _MIN_SECRET_CHARS)
+            self._forms = _forms_of(self.given, _MIN_SECRET_CHARS)
         found = [secret for secret in (*self._forms, *_protected) if secret in data]
         for secret in sorted(found, key=len, reverse=True):  # one may contain another
             data = data.replace(secret, REDACTED)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from patchbay.cli.request_lines import describe_request
@@ -175,17 +176,19 @@ def test_tail_of_a_proxy_that_has_no_events_says_why_and_is_not_offered() -> Non
 def test_line_of_a_failed_request_has_its_error_and_no_key() -> None:
     error = f"unauthorized: Incorrect API key provided: sk-{'0' * 20}"
     record = RequestRecord(protocol="chat", model="m", mode="text", tools=3, calls=("a",), seconds=1.2, status=502, error=error)
-    line = describe_request(vars(record)).plain
+    line = describe_request(msgspec.structs.asdict(record)).plain
     assert line.startswith("chat m text whole 3 tools 1 call 1.2 s 502 unauthorized")
     assert "0000" not in line
 
 
 def test_line_says_what_constrained_the_calls() -> None:
     record = RequestRecord(protocol="chat", model="m", mode="text", constraint="grammar", tools=3, seconds=1.2, status=200)
-    assert describe_request(vars(record)).plain.startswith("chat m text+grammar whole 3 tools 0 calls 1.2 s 200")
+    assert describe_request(msgspec.structs.asdict(record)).plain.startswith(
+        "chat m text+grammar whole 3 tools 0 calls 1.2 s 200"
+    )
 
 
 @pytest.mark.parametrize("value", [None, "x\x1b", 7, ["a", 1], {"a": None}])
 def test_line_of_a_record_of_another_version_is_shown_as_far_as_it_can_be_read(value: Any) -> None:
-    payload = dict.fromkeys(vars(RequestRecord()), value)
+    payload = dict.fromkeys(RequestRecord.__struct_fields__, value)
     assert "\x1b" not in describe_request(payload, verbose=True).plain

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, InvalidRequestError
 from patchbay.formats.render import render_calls
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.exchange import Exchange, Step, UpstreamRejection
 from patchbay.models.options import TextOptions
+from patchbay.models.request_record import RequestRecord
+from patchbay.server.turns import Turn, TurnStore, record_of
 from patchbay.types import ToolCall
 
 FIELDS = {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}}
@@ -43,6 +46,14 @@ def known(description: Any) -> Capabilities:
 def exchange(memory: Capabilities, *, options: dict[str, Any] | None = None, **fields: Any) -> Exchange[bytes]:
     body = {"model": "m", "messages": [{"role": "user", "content": "How is Rome?"}], "tools": TOOLS, **fields}
     return Exchange(json.dumps(body).encode(), TextOptions(**{"tools": "text", **(options or {})}), memory)
+
+
+def record(asked: Exchange[bytes]) -> RequestRecord:
+    """What the record of a request says after the attempt that comes next."""
+    asked.log = turn = asked.log or TurnStore().begin("t", "chat", b"{}", Redactor())
+    assert isinstance(turn, Turn)
+    asked._log_attempt(turn)
+    return record_of(turn)
 
 
 def sent(memory: Capabilities, **given: Any) -> dict[str, Any]:
@@ -90,10 +101,10 @@ def test_server_that_takes_a_schema_only_is_sent_one_where_a_call_is_demanded() 
     named = sent(memory, tool_choice={"type": "function", "function": {"name": "clock"}})
     assert ["clock"] == named["response_format"]["json_schema"]["schema"]["properties"]["name"]["enum"]
     demanded = exchange(memory, tool_choice="required")
-    assert "schema" == demanded.constraint
+    assert "schema" == record(demanded).constraint
     out, again = demanded.answer(document('{"name": "weather", "arguments": {"city": "Rome"}}'))
     assert ("weather", False) == (json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]["name"], again)
-    reasons = exchange(memory).all_reasons
+    reasons = record(exchange(memory)).reasons
     assert ["calls are not constrained: the server takes a schema only, which has no place for text beside calls"] == [
         *reasons[1:]
     ]
@@ -204,7 +215,7 @@ def test_forced_constraint_puts_the_tools_into_the_prompt() -> None:
     forced = exchange(memory, options={"tools": "auto", "constrain": "force"})
     body = json.loads(forced.request)
     assert ({"grammar"}, False) == (added(body), "tools" in body)
-    assert ("constrain=force was chosen",) == forced.all_reasons
+    assert ("constrain=force was chosen",) == record(forced).reasons
 
 
 @pytest.mark.parametrize(
@@ -289,9 +300,11 @@ def test_refused_grammar_is_left_out_from_then_on_for_this_model_and_said_once(c
     caplog.set_level(logging.INFO, "patchbay.models")
     memory = known(PROPS)
     refused = exchange(memory)
+    assert "grammar" == record(refused).constraint
     assert refused.on_upstream_error(400, REFUSAL)
-    assert (set(), "") == (added(json.loads(refused.request)), refused.constraint)
-    assert ("HTTP 400: the server refuses the grammar",) == refused.all_reasons
+    again = record(refused)
+    assert (set(), "") == (added(json.loads(refused.request)), again.constraint)
+    assert ("HTTP 400: the server refuses the grammar",) == again.reasons
     assert {"grammar"} == added(sent(memory))  # (not learnt before the server has accepted the request without)
     assert not refused.answer(document(CALL))[1]
     for _ in range(2):
@@ -343,7 +356,7 @@ def test_constrained_answer_that_is_wrong_is_asked_for_again_with_the_grammar(co
     assert {"grammar"} == added(json.loads(asked.request))
     out, again = asked.answer(document(CALL))
     assert ("tool_calls", False) == (json.loads(out)["choices"][0]["finish_reason"], again)
-    assert "grammar" == asked.constraint
+    assert "grammar" == record(asked).constraint
 
 
 def test_arguments_outside_of_the_schema_are_repaired_with_the_grammar() -> None:
@@ -375,7 +388,7 @@ THOUGHT = f"I may call:\n{CALL.replace('Rome', 'Oslo')}\n"
 def test_call_in_reasoning_that_the_prompt_opened_is_not_called(name: str, stream: bool) -> None:
     memory = opened_reasoning()
     asked = exchange(memory, options={"format": name}, tool_choice="required", stream=stream)
-    assert "grammar" == asked.constraint
+    assert "grammar" == record(asked).constraint
     called = render_calls(name, [ToolCall("call_0", "weather", '{"city": "Rome"}')])
     calls, reasoning = answered(asked, f"{THOUGHT}</think>\n\n{called}")
     assert [{"city": "Rome"}] == calls

@@ -22,6 +22,7 @@ from executor.virtual_time import ManualClockLoop
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.models.encoder import ChatEncoder
 from patchbay.models.exchange import Exchange
+from patchbay.models.request_record import RequestRecord
 from patchbay.proxy import ProxyApp, create_app
 from patchbay.server import ProxySettings
 from support.http_server import BOUND, serving
@@ -132,6 +133,31 @@ def raw_upstream(answer: bytes, *, hold: bool = False) -> Iterator[str]:
         thread.join(BOUND)
 
 
+class Records(list[RequestRecord]):
+    """The records of a proxy, which come from the thread that serves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came = threading.Condition()
+
+    def add(self, record: RequestRecord) -> None:
+        with self._came:
+            self.append(record)
+            self._came.notify()
+
+    def wait(self, count: int = 1) -> list[RequestRecord]:
+        """Wait for so many records: a response may be read before its record is made."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self) >= count, BOUND)
+        return list(self)
+
+
+def recording(app: ProxyApp) -> Records:
+    records = Records()
+    app.observers.append(records.add)
+    return records
+
+
 class ManualClock:
     """The clock of a server's event loop, which a test moves on: no silence is as long as the machine is slow."""
 
@@ -170,8 +196,17 @@ class FakeExchange:
         self._encoder = ChatEncoder()
 
     steps = Exchange.steps
+    _adapt = Exchange._adapt
     _encoder = ChatEncoder()
     _needs_description = False
+    _logged = None
+    model = "m"
+
+    def _supersede(self) -> None:
+        pass
+
+    def _log_attempt(self, log: object) -> None:
+        pass
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         if self.fake.pop("refuse", False):

@@ -29,7 +29,7 @@ def test_chat_uses_the_exchange_and_keeps_upstream_headers() -> None:
     with proxied(json_answer) as (upstream, port):
         answer = ask(port, "POST", CHAT + "/", chat_body(), headers={"openai-project": "p", "accept-encoding": "gzip"})
         assert (200, {"id": "1", "said": "exchange"}) == (answer.status, answer.json)
-        assert ("r1", "9") == (answer.headers["x-request-id"], answer.headers["x-ratelimit-remaining"])
+        assert ("r1", "9") == (answer.headers["x-upstream-request-id"], answer.headers["x-ratelimit-remaining"])
         seen = upstream.seen[0]
         assert ("/up/v1/chat/completions", "p") == (seen.path, seen.headers["openai-project"])
         assert ("identity", "application/json") == (seen.headers["Accept-Encoding"], seen.headers["Content-Type"])
@@ -49,7 +49,7 @@ def test_stream_uses_the_exchange_event_by_event(content_type: str) -> None:
         answer = ask(port, "POST", CHAT, chat_body(stream=True))
     assert b'data: {"said": "exchange"}\n\ndata: 2\n\ndata: [DONE]\n\n' == answer.body
     assert "text/event-stream; charset=utf-8" == answer.headers["content-type"]
-    assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-request-id"])
+    assert ("no-cache", "r1") == (answer.headers["cache-control"], answer.headers["x-upstream-request-id"])
 
 
 def test_a_json_answer_to_a_stream_becomes_a_stream() -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from proxy_rig import chat_body, open_chat, open_stream, read_until, running_upstream
+from proxy_rig import Records, chat_body, open_chat, open_stream, read_until, recording, running_upstream
 from websockets.sync.client import connect
 
 from chat_server.rig import PROTOCOLS, call, calls, request_of, serve_weather
 from patchbay.hooks import HookManager, Meta
 from patchbay.models.request_record import RequestRecord
-from patchbay.proxy import ProxyApp, create_app
+from patchbay.proxy import create_app
 from patchbay.server import ToolsSettings, create_tools_app
 from patchbay.server.event_stream import EventStream, StreamedEvent
 from patchbay.testing import ScriptedUpstream, Text
@@ -30,31 +29,6 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 CHAT_TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
 CALL = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
 MESSAGES = [{"role": "user", "content": "How is Rome?"}]
-
-
-class Records(list[RequestRecord]):
-    """The records of a proxy, which come from the thread that serves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._came = threading.Condition()
-
-    def add(self, record: RequestRecord) -> None:
-        with self._came:
-            self.append(record)
-            self._came.notify()
-
-    def wait(self, count: int = 1) -> list[RequestRecord]:
-        """Wait for so many records: a response may be read before its record is made."""
-        with self._came:
-            assert self._came.wait_for(lambda: len(self) >= count, BOUND)
-        return list(self)
-
-
-def recording(app: ProxyApp) -> Records:
-    records = Records()
-    app.observers.append(records.add)
-    return records
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from rich.text import Text
 
 from patchbay._redaction import Redactor
@@ -68,7 +69,7 @@ class RequestLines:
         while (record := self._records.get()) is not None:
             at = Text(time.strftime(clock, time.localtime(record.time)), "dim")
             try:
-                console.print(at, describe_request(vars(record), verbose=self._verbose))
+                console.print(at, describe_request(msgspec.structs.asdict(record), verbose=self._verbose))
             except (OSError, ValueError):  # the terminal was closed
                 return
 

@@ -134,9 +134,9 @@ async def try_calls(server: ExaminedServer) -> Result:
     if asked.error is not None:
         return "problem", f"Through Patchbay, a demanded call fails: {asked.error}", advice
     assert asked.exchange is not None
-    record, calls = asked.exchange.record(), asked.reply.tool_calls
-    how = {"native": "natively", "text": "from the model's text"}.get(record.mode, "")
-    how += f" under a {record.constraint}" if record.constraint else ""
+    mode, constraint, calls = asked.exchange.mode, asked.exchange.constraint, asked.reply.tool_calls
+    how = {"native": "natively", "text": "from the model's text"}.get(mode, "")
+    how += f" under a {constraint}" if constraint else ""
     again = f", asked {plural(len(asked.documents), 'time')}" if len(asked.documents) > 1 else ""
     if problems := schema_error_messages(read_specs([TOOL]), calls):
         return "problem", f"Through Patchbay, a call comes {how}{again}, which does not fit: {problems[0]}", advice

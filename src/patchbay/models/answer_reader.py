@@ -103,8 +103,12 @@ class AnswerReader(Generic[Out]):
             if text is not None:
                 choice = self.choices[0]
                 if self._encoder.passes_text:
-                    return choice.parser.take_prose(text) or choice.text(text, passable=True)
+                    if choice.parser.take_prose(text):
+                        choice.raw_text.append(text)
+                        return True
+                    return choice.text(text, passable=True)
                 if choice.kept is None and choice.parser.take_prose(text):
+                    choice.raw_text.append(text)
                     choice.send(TextDelta(text))
                 else:
                     choice.text(text, passable=False)
@@ -366,6 +370,8 @@ class AnswerReader(Generic[Out]):
         if delta is None:
             return untouched
         content, calls = delta.get("content"), delta.get("tool_calls")
+        if (reasoning := delta.get("reasoning_content") or delta.get("reasoning")) and isinstance(reasoning, str):
+            choice.raw_reasoning.append(reasoning)
         if content and calls:
             passable = untouched = False  # a chunk cannot be passed on in part
         if isinstance(content, str):
@@ -381,6 +387,8 @@ class AnswerReader(Generic[Out]):
     def _read_message(self, choice: ChoiceReader, message: Mapping[str, Any], finish: Any) -> None:
         """Read a whole message, and end its choice."""
         self._send_others(choice, message)
+        if (reasoning := message.get("reasoning_content") or message.get("reasoning")) and isinstance(reasoning, str):
+            choice.raw_reasoning.append(reasoning)
         if isinstance(content := message.get("content"), str):
             choice.text(content, passable=False, is_whole=True)
         if isinstance(calls := message.get("tool_calls"), list) and calls:

@@ -66,11 +66,18 @@ class ChoiceReader:
         self._keeps_invalid = keeps_invalid
         self._pending: list[tuple[Part, bytes]] = []
         """Parts held back until ``send_withheld()``."""
-        self._raw_text: list[str] = []
-        """The model's text, which may have to be repeated to it."""
+        self.raw_text: list[str] = []
+        """The pieces of the model's text."""
+        self.raw_reasoning: list[str] = []
+        """The pieces of the reasoning that its server sent apart."""
+        self._may_repeat = tentative
+        """The text may have to be repeated to the model."""
         self._passes_json = keep == "prose"
         self._may_begin_json = keep is not None
-        self._calls: list[ToolCall] = []
+        self.begins_json = False
+        """The text was read as the JSON that was asked for."""
+        self.calls: list[ToolCall] = []
+        """The calls that were admitted, native ones included."""
         self._invalid: list[ToolCall] = []
         self._finish: str | None = None
         self._broken = False
@@ -106,14 +113,14 @@ class ChoiceReader:
 
         ``passable``: the chunk may be passed on. If it is not, the parser's parts are sent here. ``is_whole``: no more follows.
         """
-        if self.tentative:
-            self._raw_text.append(content)
         if not content:
             return passable
+        self.raw_text.append(content)
         if self._may_begin_json:
             content = content.lstrip()
             self._may_begin_json = not content
             if content[:1] in ("{", "["):
+                self.begins_json = True
                 self._parser = self._make_parser(begins_json=True)
         if self.done:
             return False
@@ -252,7 +259,7 @@ class ChoiceReader:
     def _record(self, part: Part) -> None:
         """Record what the outcome says of a call."""
         if isinstance(part, CallEnd | InvalidCall):
-            self._calls.append(part.call)
+            self.calls.append(part.call)
         elif isinstance(part, CallCut):
             self._cut = True
 
@@ -296,7 +303,7 @@ class ChoiceReader:
         if self._finish == "length" and self._invalid:  # asking again would end there too
             self._invalid.clear()
             self._cut = True
-        self.done = self._policy.single and bool(self._calls)
+        self.done = self._policy.single and bool(self.calls)
 
     def abandon(self) -> None:
         """Send the rest of the text of an answer that the server broke off."""
@@ -308,7 +315,7 @@ class ChoiceReader:
     def outcome(self) -> ChoiceOutcome:
         """The outcome of the choice."""
         return ChoiceOutcome(
-            calls=self._calls,
+            calls=self.calls,
             invalid=self._invalid,
             native=len(self._native) > 0,
             broken=self._broken,
@@ -316,7 +323,7 @@ class ChoiceReader:
             at_limit=self._finish == "length",
             visible=self.visible,
             prose=self._has_text,
-            text="".join(self._raw_text),
+            text="".join(self.raw_text) if self._may_repeat else "",
             answer=self.answer,
         )
 
@@ -340,7 +347,7 @@ class ChoiceReader:
         """Send what was held or kept back: the answer is accepted."""
         self.send_withheld()
         if self.kept:
-            if not (self._calls or self._indices or self._cut):
+            if not (self.calls or self._indices or self._cut):
                 self.send(TextDelta("".join(self.kept)))
         elif self.answered_unopened:
             self.send(TextDelta(self.parser.reply.reasoning or ""))

@@ -7,9 +7,10 @@ refuses tools, a ``tool_choice`` or a role, if it is unclear whether the server 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import partial
 from typing import Any, Final, Generic, Literal, cast
 
@@ -17,6 +18,7 @@ from patchbay.errors import InvalidCallError, PatchbayError, ResponseFormatError
 from patchbay.formats.parser import StreamParser, random_call_id
 from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.answer_reader import AnswerReader, read_completion
+from patchbay.models.attempt import Attempt, AttemptLog
 from patchbay.models.capabilities import Capabilities, ServerFacts
 from patchbay.models.choice import ChoiceReader, Send
 from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
@@ -33,7 +35,6 @@ from patchbay.models.policy import (
     sum_usage,
 )
 from patchbay.models.request import ChatCompletionBody
-from patchbay.models.request_record import RequestRecord, token_counts
 from patchbay.models.upstream_request import Kind, UpstreamRequestBuilder
 from patchbay.models.wire import Chunk
 
@@ -60,7 +61,7 @@ class UpstreamRejection:
     error: Exception
 
 
-class Purpose(Enum):
+class Purpose(StrEnum):
     """The purpose of an attempt."""
 
     ANSWER = "answer"
@@ -95,6 +96,26 @@ class _Attempt(Generic[Out]):
         """Why the answer does not fit the format."""
 
 
+def make_parser(rules: ToolRules, options: TextOptions, *, prefilled: bool, begins_json: bool = False) -> StreamParser:
+    """Return the parser of a choice. ``prefilled``: the prompt opened the reasoning (else the text decides).
+
+    JSON that was asked for (``begins_json``) has no reasoning before it, and tags in its strings are none.
+    """
+    return StreamParser(
+        rules,
+        format=options.format,
+        tool_call_tag=options.tool_call_tag,
+        tool_result_tag=options.tool_result_tag,
+        lenient_fences=options.lenient_fences,
+        reasoning=options.reasoning and (prefilled or not begins_json),
+        reasoning_tag=options.reasoning_tag,
+        reasoning_prefilled=prefilled or None,
+        unknown_tools=options.unknown_tools,
+        xml_tools=options.xml_tools,
+        generate_id=options.generate_id,
+    )
+
+
 class Exchange(Generic[Out]):
     """One request of a client until its answer ends. Raises InvalidRequestError for a body that cannot be served."""
 
@@ -104,6 +125,7 @@ class Exchange(Generic[Out]):
         """``encoder`` writes the client's answer, by default as chat completions."""
         self._client_request = client_request = ChatCompletionBody(body, options, always_read=encoder is not None)
         self._options = client_request.options
+        self.model = client_request.model
         self.client_streams = client_request.stream
         self.transparent = client_request.request_tools is None
         """There are no tools: ``request`` is the client's body, and the answer is passed on byte for byte."""
@@ -116,6 +138,10 @@ class Exchange(Generic[Out]):
         """The last attempt failed, and the answer is an earlier one's."""
         self._own_encoder = encoder or cast("AnswerEncoder[Out]", LegacyChatEncoder() if client_request.legacy else ChatEncoder())
         self._encoder: AnswerEncoder[Out] = self._own_encoder
+        self.log: AttemptLog | None = None
+        """Keeps the attempts."""
+        self._logged: Attempt | None = None
+        """The last attempt in the log."""
         self._attempt: _Attempt[Out] = _Attempt(Purpose.ANSWER)
         self._fallback: AnswerReader[Out] | None = None
         """The answer of a probe, while the contract is tried."""
@@ -126,7 +152,6 @@ class Exchange(Generic[Out]):
         self.reasons: list[str] = []
         """Why the model was asked again, in words."""
         self._outcomes: Sequence[ChoiceOutcome] = ()
-        self._usage: Any = None
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
         self._needs_description = False
@@ -187,6 +212,8 @@ class Exchange(Generic[Out]):
         again = True
         while again:
             out = self._encoder.join(())
+            if self.log is not None:
+                self._log_attempt(self.log)
             try:
                 response = yield Step.SEND
                 if response is None:
@@ -194,16 +221,48 @@ class Exchange(Generic[Out]):
                     out, again = self.end_attempt()
                 elif not isinstance(response, UpstreamRejection):
                     out, again = self.answer(response)
-                elif not self.on_upstream_error(response.status, response.text):
+                elif not self._adapt(response):
                     raise response.error  # noqa: TRY301  (there may be a fallback)
             except Exception:
                 saved = self.fallback_response()
                 if saved is None:
                     raise
                 out, again, self.fell_back = saved, False, True
+                self._supersede()
             self.complete = not again
             if out or self.complete:
                 yield out
+
+    def _log_attempt(self, log: AttemptLog) -> None:
+        """Log the attempt that begins, and why it follows another."""
+        upstream, now, before = self._builder, time.time(), self._logged
+        if before is not None:
+            before.ended = before.ended or now
+            before.reason = self.reasons[-1] if self.reasons else ""
+        constraint = upstream.constraint
+        self._logged = Attempt(
+            self.request,
+            self._client_request.given,
+            now,
+            self._attempt.purpose,
+            upstream.kind if self._offered else "",
+            constraint.kind if constraint.fields else "",
+            constraint.reason,
+            self._offered,
+            self._options,
+        )
+        log.add_attempt(self._logged)
+
+    def _adapt(self, response: UpstreamRejection) -> bool:
+        """Note the error status of an attempt, and handle it; see ``on_upstream_error``."""
+        if self._logged is not None:
+            self._logged.status, self._logged.ended = response.status, time.time()
+        return self.on_upstream_error(response.status, response.text)
+
+    def _supersede(self) -> None:
+        """Note that an earlier attempt gave the answer."""
+        if self._logged is not None:
+            self._logged.is_superseded = True
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         """Handle an error status. True: send the next request, without the roles, format, ``tool_choice`` or tools refused."""
@@ -262,6 +321,8 @@ class Exchange(Generic[Out]):
         if self.transparent:
             return self._encoder.join(()), False
         reader = self._attempt.reader or self._open_reader()
+        if self._logged is not None:
+            self._logged.ended = time.time()
         reader.close()
         self._builder.learn_usage_streams(reader.completion, reader.usage)
         if self._attempt.verdict is None:
@@ -272,8 +333,8 @@ class Exchange(Generic[Out]):
             self._begin_attempt(Purpose.CHECK if self._attempt.purpose is Purpose.PROBE else self._attempt.purpose)
             return out, True
         self._attempt.reader = None  # (it refers to this object: without the cycle both are freed at once)
-        self._usage = reader.usage
         if self._attempt.verdict is Verdict.FALLBACK:
+            self._supersede()
             return self._first_answer(reader.usage), False
         reader.write_end(self._total)
         return reader.pop_out(), False
@@ -291,6 +352,8 @@ class Exchange(Generic[Out]):
             collects=self._builder.collects,
             left_out=self._builder.left_out,
         )
+        if self._logged is not None:
+            self._logged.reader, self._logged.first, self._logged.status = reader, time.time(), 200
         return reader
 
     def _open_choice(self, index: int, send: Send) -> ChoiceReader:
@@ -310,9 +373,11 @@ class Exchange(Generic[Out]):
         is_tentative = not policy.free or is_questioned or repairs or keep is not None or bool(self._spent)
         # A whole text shows whether it begins in reasoning; a grammar that goes on from there leaves no doubt.
         is_opened = self._known.prefilled and (self.client_streams or upstream.constraint.kind == "grammar")
+        if self._logged is not None:
+            self._logged.prefilled = is_opened
         return ChoiceReader(
             index,
-            partial(self._make_parser, rules, prefilled=is_opened),
+            partial(make_parser, rules, self._options, prefilled=is_opened),
             NativeCalls(rules, self._options.generate_id or random_call_id),
             policy,
             send,
@@ -320,23 +385,6 @@ class Exchange(Generic[Out]):
             tentative=not self.client_streams or is_tentative,
             keep=keep,
             keeps_invalid=self._encoder.keeps_invalid,
-        )
-
-    def _make_parser(self, rules: ToolRules, *, prefilled: bool, begins_json: bool = False) -> StreamParser:
-        """Return the parser of a choice. JSON that was asked for has no reasoning before it, and tags in its strings are none."""
-        options = self._options
-        return StreamParser(
-            rules,
-            format=options.format,
-            tool_call_tag=options.tool_call_tag,
-            tool_result_tag=options.tool_result_tag,
-            lenient_fences=options.lenient_fences,
-            reasoning=options.reasoning and (prefilled or not begins_json),
-            reasoning_tag=options.reasoning_tag,
-            reasoning_prefilled=prefilled or None,
-            unknown_tools=options.unknown_tools,
-            xml_tools=options.xml_tools,
-            generate_id=options.generate_id,
         )
 
     def _on_call_admitted(self) -> bool:
@@ -513,7 +561,7 @@ class Exchange(Generic[Out]):
             return usage
         return sum_usage([*self._spent, usage] if isinstance(usage, Mapping) else self._spent)
 
-    # the record of the request
+    # what came of it
 
     @property
     def mode(self) -> Literal["", "native", "text"]:
@@ -524,31 +572,5 @@ class Exchange(Generic[Out]):
 
     @property
     def constraint(self) -> Literal["", "grammar", "schema"]:
-        """What constrained the last answer, in the ``mode`` "text"."""
-        return self._builder.constraint.kind
-
-    @property
-    def all_reasons(self) -> tuple[str, ...]:
-        """The ``reasons``, and why the tools are in the prompt."""
-        if self.mode != "text":
-            return tuple(self.reasons)
-        why = "the model is known to need its tools in the prompt"
-        if self._options.tools == "text" or self._options.constrain == "force":
-            why = f"{'tools=text' if self._options.tools == 'text' else 'constrain=force'} was chosen"
-        without = self._builder.constraint.reason
-        return (*(self.reasons or (why,)), *([f"calls are not constrained: {without}"] if without else ()))
-
-    def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
-        """Return the record of this request. ``usage`` is what was found in an answer that was passed on."""
-        mode = self.mode
-        return RequestRecord(
-            model=self._client_request.model,
-            mode=mode,
-            stream=self.client_streams,
-            tools=self._offered,
-            calls=tuple([call.name for outcome in self._outcomes for call in outcome.calls]),
-            reasons=self.all_reasons,
-            constraint=self.constraint if mode == "text" else "",
-            **token_counts(usage or self._total(self._usage)),
-            **ended,
-        )
+        """What constrained the last answer of a text model."""
+        return self._builder.constraint.kind if self.mode == "text" else ""

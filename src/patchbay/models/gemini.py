@@ -21,6 +21,7 @@ from typing_extensions import override
 from patchbay._text import json_object
 from patchbay.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from patchbay.formats import parse
+from patchbay.models.attempt import ATTEMPT_LOG
 from patchbay.models.capabilities import Capabilities
 from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder
@@ -445,6 +446,7 @@ class GeminiChatModel:
         tools = self._encoder.of(request.tools)
         body = {**self._named, **tools.body(request), "stream": True, "stream_options": {"include_usage": True}}
         exchange = Exchange(encode(body), self._options, self._capabilities, EventEncoder())
+        exchange.log = ATTEMPT_LOG.get()
         stream = request.stream
         answer = drive_async(exchange, _Upstream(lambda body: self._chunks(body, stream=stream)))
         async with aclosing(read_events(answer, tools, GEMINI, stream=stream)) as events:

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import ConfigurationError, UpstreamError
+from patchbay.models.attempt import ATTEMPT_LOG
 from patchbay.models.capabilities import Capabilities, request_with_retries
 from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder, Events
@@ -167,6 +168,7 @@ class OpenAIChatModel:
         call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}
         sent = {name: value for name, value in body.items() if name not in call and name != "extra_body"}
         exchange = Exchange(encode(sent | (body.get("extra_body") or {})), self._options, self._capabilities, EventEncoder())
+        exchange.log = ATTEMPT_LOG.get()
         client, post = self._client, self._post
         return await open_answer(exchange, _LookAlikeUpstream(client, call) if post is None else _SdkUpstream(client, call, post))
 

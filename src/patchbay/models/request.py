@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class RequestFields:
     """A body of ``POST /chat/completions``. Raises InvalidRequestError for one that no upstream could serve.
 
-    ``legacy``: it has ``functions`` instead of ``tools``.
+    ``given`` is the body as it came, ``body`` the one that is passed on. ``legacy``: it has ``functions`` instead of ``tools``.
     """
 
     def __init__(self, body: bytes) -> None:
-        self.body = body
+        self.given = self.body = body
         self.fields = read_fields(body)
         self.model: str = _field(self.fields, "model", str, "a string")
         self.stream = bool(_field(self.fields, "stream", bool, "a boolean", optional=True))
@@ -583,6 +583,11 @@ class ChatCompletionBody(RequestFields):
             tool_result_tag=options.tool_result_tag,
             text_tools=tools.text_tools if tools is not None else frozenset(),
         )
+
+
+def format_name(options: TextOptions, model: str) -> str:
+    """Return the name of the format in which a text model gets its tools."""
+    return writer_for(options.prompt_format(model)).format
 
 
 def _media(message: Message) -> list[Mapping[str, Any]]:

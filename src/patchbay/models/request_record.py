@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True)
-class RequestRecord:
+from patchbay.models.attempt import counts_of
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):  # one for each request; a dataclass takes five times as long
     """One finished request to a model."""
 
     id: str = ""
@@ -24,6 +25,8 @@ class RequestRecord:
     """The key of the agent's session."""
     mode: Literal["", "native", "text"] = ""
     """How the model got its tools: "" if there were none, and for a live session."""
+    format: str = ""
+    """The format in which a text model got its tools."""
     constraint: Literal["", "grammar", "schema"] = ""
     """What constrained the last answer of a text model: "" without a constraint."""
     stream: bool = False
@@ -31,9 +34,13 @@ class RequestRecord:
     """How many tools were offered."""
     calls: tuple[str, ...] = ()
     """The names of the tools that the model called."""
+    rounds: int = 0
+    """How many requests the model's server was sent for it; 0 where they are not counted."""
     prompt_tokens: int | None = None
     """Those of all rounds; None where the upstream did not count them."""
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Those of the prompt that came from the server's cache."""
     seconds: float = 0.0
     status: int = 0
     """The HTTP status of the answer."""
@@ -45,9 +52,7 @@ class RequestRecord:
 
 def token_counts(usage: Any) -> dict[str, Any]:
     """Return the members of a record for OpenAI's ``usage``; empty for anything else."""
-    if not isinstance(usage, Mapping):
+    given, written, cached = counts_of(usage)
+    if given is None or written is None:
         return {}
-    given, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if isinstance(given, int) and isinstance(written, int):
-        return {"prompt_tokens": given, "completion_tokens": written}
-    return {}
+    return {"prompt_tokens": given, "completion_tokens": written, "cached_tokens": cached}

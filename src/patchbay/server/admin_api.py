@@ -90,7 +90,7 @@ class _AdminRoute(StrictJsonRoute):
         return handle_errors
 
 
-def _admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any) -> APIRouter:
+def admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any) -> APIRouter:
     """Return a router at ``/api/{name}`` that requires the token, for ``purpose``, where the server has one."""
 
     def require_token(request: Request) -> None:
@@ -137,7 +137,7 @@ def _sse_frame(data: bytes, **fields: str) -> bytes:
 def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has a token."""
     responses = {**_NO_TOKEN, 503: {"description": "The maximum number of readers is reached."}}
-    router = _admin_router(
+    router = admin_router(
         "events", "read the events", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
     )
 
@@ -271,7 +271,7 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
     """Return the routes over ``service``, and let people decide over HTTP; ``needs_token``: only with the server's token."""
     service.accept_decisions("http")
     unauthorized = {401: {"model": ApprovalFailure, **_NO_TOKEN[401]}}
-    router = _admin_router("approvals", "review approvals", needs_token=needs_token, responses=unauthorized)
+    router = admin_router("approvals", "review approvals", needs_token=needs_token, responses=unauthorized)
 
     @router.get("", response_model=ApprovalList, summary="List pending approvals")
     async def list_approvals(
@@ -358,7 +358,7 @@ class AuditPage(BaseModel):
 def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
     """Return the route over ``log``; ``needs_token``: only for clients that sent the server's token."""
     responses = {**_NO_TOKEN, 503: {"description": "The audit's database does not answer."}}
-    router = _admin_router(
+    router = admin_router(
         "audit", "read the audit", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
     )
 

@@ -23,12 +23,14 @@ from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
-from patchbay.server.auth import OPENAI_BASE, AccessMiddleware, AsgiApp
+from patchbay.server.auth import CONSOLE_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
+from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
+from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.event_stream import EventStream
 from patchbay.server.governance import Governance
-from patchbay.server.http import Receive, Send, is_model_api, own_path
+from patchbay.server.http import TO_CONSOLE, Receive, ResponseWriter, Send, is_model_api, own_path, wants_page
 from patchbay.server.mcp_endpoint import PATH as MCP_PATH
 from patchbay.server.mcp_endpoint import McpEndpoint
 from patchbay.server.proxy import ProxyApp
@@ -39,6 +41,7 @@ from patchbay.server.registry_service import RegistryService
 from patchbay.server.request_state import RequestObserver
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
+from patchbay.server.turns import TurnStore
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 
@@ -52,7 +55,7 @@ if TYPE_CHECKING:  # not needed by a server without live sessions
 _NO_UPSTREAM: Final = "http://upstream.invalid/v1"
 """In the settings of a server whose only models are agents."""
 
-_ADMIN_PATHS: Final = tuple(f"/api/{part}" for part in ("approvals", "events", "audit", "media"))
+_ADMIN_PATHS: Final = (CONSOLE_PATH, *(f"/api/{part}" for part in ("approvals", "events", "audit", "media", "turns", "console")))
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +85,8 @@ class ToolsApp:
             lambda _api: self._running(), summary="The registry of tools: who may call what, and where it answers."
         )
         sockets = self._serve if self.sessions is not None else None
-        self._middleware = AccessMiddleware(self._serve, self._settings, sockets=sockets)
+        console = self._console = ConsoleSessions()
+        self._middleware = AccessMiddleware(self._serve, self._settings, sessions=console, sockets=sockets)
 
     @property
     def speaks_websocket(self) -> bool:
@@ -120,7 +124,18 @@ class ToolsApp:
                 app = self._proxy.serve_admitted if self._proxy is not None else no_upstream
             elif path == MCP_PATH:
                 app = self._mcp
+            elif is_below(path, (CONSOLE_PATH,)):
+                app = _PAGES
+            elif path == "/" and wants_page(scope):
+                app = _redirect_to_console
         await app(scope, receive, send)
+
+    def add_console(self, upstream: ProxySettings | None) -> None:
+        """Add the console's routes."""
+        token = self._settings.token
+        turns = self._proxy.turns if self._proxy is not None else TurnStore()
+        facts = ConsoleFacts("serve", upstream.upstream if upstream is not None else None, token, lambda: [*self.registry.roles])
+        add_console(self.api, facts, self._console, turns)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -253,6 +268,7 @@ def create_tools_app(
     )
     _add_routes(app.api, service, settings)
     governance.add_routes(app.api, needs_token=settings.token is not None)
+    app.add_console(upstream)
     return app
 
 
@@ -318,7 +334,7 @@ def _sync_sessions(managers: Mapping[str, LLMSessionManager], change: Change) ->
 class GovernedProxy(ProxyApp):
     """The proxy with the hooks of ``governance``, which is closed with it, and the admin API. Raises ConfigurationError.
 
-    The admin API is for programs of this machine, with the proxy's key where it has one.
+    The admin API and the console are for this machine, with the proxy's key where it has one.
     """
 
     def __init__(self, settings: ProxySettings, options: TextOptions, governance: Governance) -> None:
@@ -330,16 +346,14 @@ class GovernedProxy(ProxyApp):
             access = _admin_access(settings)
         except ConfigurationError as error:
             raise ConfigurationError(f"with hooks the proxy's key is also that of those who approve calls: {error}") from None
-        api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
-        governance.add_routes(api, needs_token=settings.api_key is not None)
-        handle_errors(api)
-        self.api = api
-        self._middleware = AccessMiddleware(api, access)
+        self.api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
+        governance.add_routes(self.api, needs_token=settings.api_key is not None)
+        self._middleware = _console_of(self, self.api, access)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         kind = scope["type"]
-        if kind == "lifespan" or (kind == "http" and _is_admin(own_path(scope))):
+        if kind == "lifespan" or (kind == "http" and is_below(own_path(scope), _ADMIN_PATHS)):
             await self._middleware(scope, receive, send)
             return
         await self._governance.open()
@@ -368,19 +382,19 @@ class GovernedProxy(ProxyApp):
             await self.aclose()
 
 
-class ProxyEvents:
-    """``/api/events`` of a proxy without hooks: the records of its requests, for programs of this machine with its key.
+class ProxyAdmin:
+    """The events, the turns and the console of a proxy without hooks, for this machine and with the proxy's key.
 
     An ASGI application. Raises ConfigurationError for a key that is too short for it.
     """
 
     def __init__(self, proxy: ProxyApp) -> None:
+        access = _admin_access(proxy.settings)
         self._stream = EventStream(HookManager())
         self._stream.watch(proxy.observers)
         api = _make_api(lambda _api: contextlib.nullcontext(), openapi_url=None)
         api.include_router(make_events_router(self._stream, needs_token=proxy.settings.api_key is not None))
-        handle_errors(api)
-        self._middleware = AccessMiddleware(api, _admin_access(proxy.settings))
+        self._middleware = _console_of(proxy, api, access)
         self.leave = self._stream.leave
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -388,10 +402,32 @@ class ProxyEvents:
         await self._middleware(scope, receive, send)
 
 
+def add_console(api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, turns: TurnStore) -> None:
+    """Add the routes of the console and of the turns."""
+    api.include_router(make_console_router(facts, sessions, turns))
+    api.include_router(make_turns_router(turns, needs_token=facts.token is not None))
+
+
+def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings) -> AccessMiddleware:
+    """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
+    settings = proxy.settings
+    add_console(api, ConsoleFacts("proxy", settings.upstream, settings.api_key), proxy.console_sessions, proxy.turns)
+    handle_errors(api)
+
+    async def serve(scope: Any, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and is_below(own_path(scope), (CONSOLE_PATH,))
+        await (_PAGES if is_page else api)(scope, receive, send)
+
+    return AccessMiddleware(serve, access, sessions=proxy.console_sessions)
+
+
+_PAGES: Final = ConsolePages()
+
+
+async def _redirect_to_console(_scope: Any, _receive: Receive, send: Send) -> None:
+    await ResponseWriter(send, []).whole(302, TO_CONSOLE, b"")
+
+
 def _admin_access(settings: ProxySettings) -> ToolsSettings:
     """Return who may use the admin API of a proxy. Raises ConfigurationError for a key that is too short for it."""
     return ToolsSettings(token=settings.api_key, allowed_hosts=settings.allowed_hosts, allowed_origins=settings.allowed_origins)
-
-
-def _is_admin(path: str) -> bool:
-    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in _ADMIN_PATHS)

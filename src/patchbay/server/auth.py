@@ -14,9 +14,9 @@ import ipaddress
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,6 +41,9 @@ from patchbay.server.http import (
 from patchbay.server.request_log import log_error_response, log_rejection
 from patchbay.server.settings import AccessSettings, ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
+
+if TYPE_CHECKING:
+    from patchbay.server.console_sessions import ConsoleSessions
 
 HeaderLists = dict[bytes, list[bytes]]
 """The headers of a request: all values of each lower-case name."""
@@ -250,20 +253,34 @@ _MAX_PATH_CHARS: Final = 200
 _NOT_REUSED: Final = ((b"connection", b"close"),)
 """The header of a response to a body of which the rest is not read."""
 
+CONSOLE_PATH: Final = "/console"
+"""The console's pages, which need no token: they ask for it."""
+CONSOLE_API: Final = "/api/console"
+"""What the pages need before they have the token."""
+_OPEN_PATHS: Final = (CONSOLE_PATH, CONSOLE_API)
+
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class AccessMiddleware:
     """Passes on to ``app`` what may come in. ``scope[TRUSTED]`` says whether the caller has sent the token.
 
-    Below OPENAI_BASE a bearer other than the token is the client's key for the upstream, and rejections have OpenAI's error
-    body. ``sockets`` serves WebSockets; without it all are rejected.
+    The cookie of one of ``sessions`` counts as the token. Below OPENAI_BASE a bearer other than the token is the client's key for
+    the upstream, and rejections have OpenAI's error body. ``sockets`` serves WebSockets; without it all are rejected.
     """
 
-    def __init__(self, app: AsgiApp, settings: ToolsSettings, *, sockets: AsgiApp | None = None) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        settings: ToolsSettings,
+        *,
+        sessions: ConsoleSessions | None = None,
+        sockets: AsgiApp | None = None,
+    ) -> None:
         self._app = app
         self._sockets = sockets
         self._settings = settings
+        self._sessions = sessions
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -300,7 +317,13 @@ class AccessMiddleware:
         if not authorization and is_model:
             authorization = [b"Bearer " + key for name in VENDOR_KEYS for key in headers.get(name, [])]
         trusted = self._is_trusted(authorization, or_key=is_model)
-        if through_proxy and not trusted and not (scope["type"] == "http" and is_signed(scope)):
+        if not authorization and self._settings.token is not None and self._sessions is not None:
+            trusted = self._sessions.admits(scope, headers)
+        if (
+            through_proxy
+            and not trusted
+            and not (scope["type"] == "http" and (is_signed(scope) or is_below(own_path(scope), _OPEN_PATHS)))
+        ):
             raise unauthorized("what comes through a proxy must send the token")
         if scope.get("method") == "POST":
             check_json(headers)
@@ -340,6 +363,11 @@ class AccessMiddleware:
             return body_message
 
         return replay
+
+
+def is_below(path: str, prefixes: Iterable[str]) -> bool:
+    """Return whether a path is one of ``prefixes``, or below it."""
+    return any(path == each or path.startswith(f"{each}/") for each in prefixes)
 
 
 def _by_subprotocol(scope: Any) -> list[bytes]:

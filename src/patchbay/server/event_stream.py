@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+import msgspec
+
 from patchbay._redaction import Redactor
 from patchbay.errors import PatchbayError
 from patchbay.hooks import Event, HookManager
@@ -192,7 +194,7 @@ class EventStream:
         """Send the record of a request to the readers that want it."""
         meta = Meta(agent_id=record.agent, turn_id=record.id, session_key=record.session, source="server")
         severity = "error" if record.error else "info"
-        event = Event(f"req-{record.id}", REQUEST, record.time, meta, {}, severity, vars(record), {})
+        event = Event(f"req-{record.id}", REQUEST, record.time, meta, {}, severity, msgspec.structs.asdict(record), {})
         asyncio.get_running_loop().call_soon(self._publish, event)  # after the last events of its turn, which are queued
 
     def _publish(self, event: Event) -> None:

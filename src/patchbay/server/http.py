@@ -47,8 +47,12 @@ _NOT_DOWN = _HOP | {
 }  # fmt: skip
 _NOT_DOWN_PREFIXES = (b"access-control-",)
 # The headers that are still true of a rewritten chat response.
-_CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry"})
+_CHAT_DOWN = frozenset({b"retry-after", b"retry-after-ms", b"x-should-retry"})
 _CHAT_DOWN_PREFIXES = (b"x-ratelimit-", b"ratelimit", b"openai-")
+REQUEST_ID = b"x-request-id"
+"""The header with the id of a request to a model: that of its turn, its record and its log lines."""
+UPSTREAM_REQUEST_ID = b"x-upstream-request-id"
+"""The header with the id that the upstream has given its request."""
 _NONE: Mapping[bytes, tuple[bytes, bytes]] = MappingProxyType({})
 
 
@@ -74,6 +78,8 @@ def _down(name: bytes) -> bytes | None:
 @lru_cache(maxsize=512)
 def _chat_down(name: bytes) -> bytes | None:
     name = name.lower()
+    if name == REQUEST_ID:
+        return UPSTREAM_REQUEST_ID
     return name if name in _CHAT_DOWN or name.startswith(_CHAT_DOWN_PREFIXES) else None
 
 
@@ -321,6 +327,16 @@ def write_whole(send: Any, status: int, headers: Headers, body: bytes) -> bool:
     return True
 
 
+TO_CONSOLE: Headers = [(b"location", b"/console"), (b"vary", b"accept"), (b"cache-control", b"no-store")]
+"""The headers of the redirect to the console."""
+
+
+def wants_page(scope: Mapping[str, Any]) -> bool:
+    """Return whether a browser asks for a page at this server's root, and not a program for JSON."""
+    is_get = scope["method"] == "GET" and not scope.get("root_path")
+    return is_get and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
 EVENT_STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -341,12 +357,13 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_common", "_last", "_redact", "_send", "before_end", "ending", "finished", "keep_alive", "pausable", "started", "status",
+        "_last", "_redact", "_send", "before_end", "common", "ending", "finished", "keep_alive", "pausable", "started", "status",
     )  # fmt: skip
 
     def __init__(self, send: Send, common: Headers, redact: Callable[[bytes], bytes] = bytes) -> None:
         self._send = send
-        self._common = common
+        self.common = common
+        """The first headers of the response."""
         self._redact = redact
         self._last = b""
         self.started = False
@@ -359,7 +376,7 @@ class ResponseWriter:
         self.keep_alive = KEEP_ALIVE
         """The bytes that an idle stream gets."""
         self.ending: bytes | None = None
-        """The last bytes of a body that is passed on, for its usage; None without observers."""
+        """The last bytes of a body that is passed on, for its usage; None if it is not an answer of a model."""
 
     @property
     def is_complete(self) -> bool:
@@ -371,7 +388,7 @@ class ResponseWriter:
         headers = self._without_secrets(headers)
         self.started = True
         self.status = status
-        await self._out({"type": "http.response.start", "status": status, "headers": self._common + headers})
+        await self._out({"type": "http.response.start", "status": status, "headers": self.common + headers})
 
     def _without_secrets(self, headers: Headers) -> Headers:
         values = b"\n".join([value for _, value in headers])
@@ -395,7 +412,7 @@ class ResponseWriter:
         if self.before_end is not None:
             await self._before_end()
         headers = [*self._without_secrets(headers), (b"content-length", b"%d" % len(body))]
-        if write_whole(self._send, status, self._common + headers, body):
+        if write_whole(self._send, status, self.common + headers, body):
             self.started = self.finished = True
             self.status = status
             return

@@ -22,8 +22,9 @@ from patchbay.frontends.base import chosen_function
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
-from patchbay.server.auth import Rejected, check_caller, headers_of, reject
+from patchbay.server.auth import CONSOLE_API, CONSOLE_PATH, Rejected, check_caller, headers_of, is_below, reject
 from patchbay.server.chat.completion import run_chat
+from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.errors import (
     HEALTH_BODY,
     JSON_TYPE,
@@ -43,6 +44,8 @@ from patchbay.server.http import (
     CHAT,
     EVENT_STREAM,
     GEMINI_BASE,
+    REQUEST_ID,
+    TO_CONSOLE,
     Headers,
     Receive,
     ResponseWriter,
@@ -57,16 +60,18 @@ from patchbay.server.http import (
     own_path,
     read_body,
     stream_body,
+    wants_page,
 )
 from patchbay.server.request_log import RequestLog, log_error_response, log_requests, method_of
 from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
+from patchbay.server.turns import TurnStore
 from patchbay.server.upstream import NoUpstream, ProxyRequest, TruncatedResponseError, Upstream, relay
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
-    from patchbay.server.app import ProxyEvents
+    from patchbay.server.app import ProxyAdmin
     from patchbay.server.chat.handler import ToolChat
     from patchbay.server.responses_socket import ResponsesSockets
 
@@ -104,7 +109,8 @@ async def forward_other_path(request: ProxyRequest, tail: str) -> None:
 HEALTH_PATHS = ("/", "/health", "/health/")
 """The paths that need no key."""
 
-_EVENTS = "/api/events"
+_ADMIN_PATHS = ("/api/events", "/api/turns", CONSOLE_API, CONSOLE_PATH)
+_ADMIN_STARTS = ("/api/", CONSOLE_PATH)
 _logger = logging.getLogger("patchbay.proxy")
 _PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _UNCHECKED_METHODS = frozenset({"GET", "HEAD", "DELETE"})
@@ -160,13 +166,16 @@ class ProxyApp:
         self._prefix = os.urandom(4).hex()
         self._count = itertools.count(1)
         self._sockets: ResponsesSockets | None = None
+        self.turns = TurnStore()
         self.observers: list[RequestObserver] = []
         """Called with the record of each finished request to a model. They must neither block nor raise."""
         self.logs_failures = True
         """Whether failed requests to models are logged; False where an observer shows them."""
         self.no_events = ""
-        """Why there is no event stream."""
-        self._events: ProxyEvents | None = None
+        """Why there are no event stream and no console."""
+        self.console_sessions = ConsoleSessions()
+        self._has_console = all(find_tail(each, settings.base_path) is None for each in _ADMIN_PATHS)
+        self._admin: ProxyAdmin | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -176,24 +185,25 @@ class ProxyApp:
             except Rejected as error:
                 await reject(scope, send, error, as_openai=True)
                 return
-            if scope["path"] == _EVENTS and self._tools is None and find_tail(_EVENTS, self.settings.base_path) is None:
-                await self._serve_events(scope, receive, send)
+            path = scope["path"]
+            if self._tools is None and path.startswith(_ADMIN_STARTS) and self._has_console and is_below(path, _ADMIN_PATHS):
+                await self._serve_admin(scope, receive, send)
                 return
         await self.serve_admitted(scope, receive, send)
 
-    async def _serve_events(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve the event stream; the first reader imports it."""
+    async def _serve_admin(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve events, turns and the console; the first request imports them."""
         problem = self.no_events
-        if self._events is None and not problem:
+        if self._admin is None and not problem:
             app = await asyncio.to_thread(importlib.import_module, "patchbay.server.app")
             try:
-                self._events = self._events or app.ProxyEvents(self)
+                self._admin = self._admin or app.ProxyAdmin(self)
             except ConfigurationError as error:
                 problem = str(error)
-        if self._events is None:
-            await reject(scope, send, Rejected(409, "no_events", f"This proxy has no events: {problem}"))
+        if self._admin is None:
+            await reject(scope, send, Rejected(409, "no_events", f"This proxy has no events and no console: {problem}"))
         else:
-            await self._events(scope, receive, send)
+            await self._admin(scope, receive, send)
 
     async def serve_admitted(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a scope whose caller was checked."""
@@ -218,8 +228,8 @@ class ProxyApp:
         """Prepare for shutdown, before the server waits for running requests."""
         if self._sockets is not None:
             self._sockets.stopping()
-        if self._events is not None:
-            self._events.leave()
+        if self._admin is not None:
+            self._admin.leave()
 
     async def aclose(self) -> None:
         """Stop responses in the background, close the connections to the upstream, and flush the request log."""
@@ -248,8 +258,6 @@ class ProxyApp:
         redact = self._redact.including(keys_of(scope))
         reply = ResponseWriter(send, common, redact)
         state = RequestState(scope, own_path(scope), reply, redact)
-        if self.observers:
-            state.observe()
         try:
             await self._answer(state, receive)
         except ClientDisconnect as error:
@@ -272,8 +280,8 @@ class ProxyApp:
             failure = PatchbayError("The proxy failed on this request; its operator finds the reason in its output.")
             await self._send_error(state, failure)
         finally:
-            if state.began and state.protocol:
-                state.record(self.observers)
+            if state.protocol:
+                state.end(self.observers)
 
     async def _answer(self, state: RequestState, receive: Receive) -> None:
         """Check a request, and answer it. Raises PatchbayError."""
@@ -291,6 +299,8 @@ class ProxyApp:
             state.protocol = "chat"
         self._authorize(scope, chat=chat)
         state.id = f"{self._prefix}-{next(self._count)}"
+        if state.protocol:
+            state.reply.common = [*state.reply.common, (REQUEST_ID, state.id.encode())]
         work: _Work | None
         if chat:
             body = await read_body(receive, self.settings.max_body_size)
@@ -312,14 +322,18 @@ class ProxyApp:
 
     def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
+        kept = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact)
+        state.reply.ending = b""
         if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
             state.exchange = turn
+            kept.model, kept.stream, kept.agent, kept.session = turn.model, turn.client_streams, turn.role, turn.session
             return turn.run_turn
         if self._is_guarded:
             raise UnguardedError(
                 "A request with 'functions', or tools other than functions, is", "'tools' of the type 'function'"
             )
         state.exchange = exchange = self._make_exchange(body, encoder)
+        exchange.log, kept.model, kept.stream = kept, exchange.model, exchange.client_streams
         return partial(run_chat, exchange=exchange)
 
     async def _begin_frontend(self, state: RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
@@ -375,6 +389,7 @@ class ProxyApp:
                     settings,
                     state.redact,
                     self._request_log,
+                    state.turn,
                 )
             )
 
@@ -431,16 +446,13 @@ class ProxyApp:
 
         redact = self._redact.including(keys_of(scope))
         state = RequestState(scope, "", ResponseWriter(send, []), redact, request_id, protocol=OpenAIResponses.protocol)
-        if self.observers:
-            state.observe()
         try:
             await self._run(state, receive, self._begin(state, body, encoder))
         except PatchbayError as error:
             state.failure = error
             raise
         finally:
-            if state.began:
-                state.record(self.observers)
+            state.end(self.observers)
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
@@ -448,6 +460,9 @@ class ProxyApp:
         if method == "OPTIONS":
             await reply.send_head(204, self._preflight(scope["headers"]))
             await reply.finish()
+            return None
+        if path == "/" and self._has_console and wants_page(scope):
+            await reply.whole(302, TO_CONSOLE, b"")
             return None
         if path in HEALTH_PATHS and method in ("GET", "HEAD"):
             await reply.whole(200, [JSON_TYPE], HEALTH_BODY)
@@ -472,7 +487,8 @@ class ProxyApp:
                 key = value
         if self.settings.api_key is not None:
             scheme, _, token = (key or b"").partition(b" ")
-            if not is_token(token.strip(), self.settings.api_key) or scheme.lower() != b"bearer":
+            is_right = is_token(token.strip(), self.settings.api_key) and scheme.lower() == b"bearer"
+            if not is_right and (key is not None or not self.console_sessions.admits(scope, headers_of(scope))):
                 raise AuthenticationError("Missing or invalid API key.")
         if chat:
             check_length(declared_length(length), self.settings.max_body_size)

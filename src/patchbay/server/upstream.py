@@ -13,7 +13,18 @@ from urllib.parse import quote, urlsplit
 from patchbay._redaction import Redactor
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, NoUpstreamError, UpstreamStatusError, decompress, upstream_error_body
-from patchbay.server.http import Headers, OwnHeaders, Receive, ResponseWriter, chat_downward, downward, own_headers, upward
+from patchbay.server.http import (
+    REQUEST_ID,
+    UPSTREAM_REQUEST_ID,
+    Headers,
+    OwnHeaders,
+    Receive,
+    ResponseWriter,
+    chat_downward,
+    downward,
+    own_headers,
+    upward,
+)
 from patchbay.server.http_client import HttpClient, Response
 from patchbay.server.origin import (
     ClientError,
@@ -27,6 +38,7 @@ from patchbay.server.origin import (
 )
 from patchbay.server.request_log import BodyCapture, RequestLog
 from patchbay.server.settings import ProxySettings
+from patchbay.server.turns import Turn
 from patchbay.server.watchdog import RequestWatchdog
 
 MAX_ENDING = 2048
@@ -116,6 +128,7 @@ class ProxyRequest:
     settings: ProxySettings
     redact: Redactor
     request_log: RequestLog | None
+    turn: Turn | None = None
 
     @property
     def own_key(self) -> bool:
@@ -169,10 +182,13 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
 
     Memory stays bounded: the next piece is read once the last one is written to the client.
     """
-    reply, watch = request.reply, request.watch
+    reply, watch, turn = request.reply, request.watch, request.turn
     stream = is_event_stream(answer) and not answer.coding
     if not reply.started:
-        await reply.send_head(answer.status, downward(answer.headers))
+        headers = downward(answer.headers)
+        if turn is not None:
+            headers = [(UPSTREAM_REQUEST_ID if name == REQUEST_ID else name, value) for name, value in headers]
+        await reply.send_head(answer.status, headers)
     elif not stream:
         raise UpstreamError(
             f"The upstream answered a stream with {answer.content_type or 'no content type'} after a long silence."
@@ -186,6 +202,8 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
         while piece := await answer.read():
             if capture is not None:
                 capture.add(piece)
+            if turn is not None:
+                turn.add_passed(piece)
             await watch.before_write()
             await reply.write(piece)
             if reply.ending is not None:

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from patchbay.agents import BaseAgent, InMemorySessionService, RunConfig, Runner
 from patchbay.agents.content import Content, Event, Part, new_id
 from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
+from patchbay.models.attempt import ATTEMPT_LOG, Attempt, counts_of
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.models.encoder import NULL
 from patchbay.models.parts import Answer, AnswerHead
 from patchbay.server.chat.turn import ToolChatTurn, TurnText
 from patchbay.server.http import Headers
 from patchbay.transcript import text_of
-from patchbay.types import Message, Reply
+from patchbay.types import Message, Reply, ToolCall
 
 if TYPE_CHECKING:
     from patchbay.agents import BaseSessionService, Session
     from patchbay.hooks import HookScope
     from patchbay.loop import FinalEvent
-    from patchbay.models.exchange import Exchange
     from patchbay.server.chat.model import TurnModel
     from patchbay.server.governance import Governance
+    from patchbay.server.turns import Turn
     from patchbay.server.upstream import ProxyRequest
 
 OWNER: Final = "patchbay-agent"
@@ -99,13 +100,11 @@ class AgentModel:
     logprobs = NULL
     turn_id = ""
     tools = 0
-    exchange: Exchange[Any] | None = None
 
     def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "") -> None:
         self.last = Answer()
         self.headers: Headers = []
         self.usages: list[Mapping[str, Any]] = []
-        self.reasons: list[str] = []
         self.calls: list[str] = []
         self._turn_id = turn_id
         self._runner = runner
@@ -162,6 +161,13 @@ class AgentModel:
             self.usages.append(counts)
         yield ModelReply(Reply("".join(answer), "".join(reasoning) or None), reason or "stop", run.usage)
 
+    def note_run(self, turn: Turn) -> None:
+        """Keep the last run as an attempt, where its models are not asked over HTTP."""
+        if not turn.attempts:
+            calls = [ToolCall("", name, "") for name in self.calls]
+            counts = counts_of(self.usages[-1] if self.usages else None)
+            turn.add_attempt(Attempt(None, None, turn.began, tools=self.tools, calls=calls, counts=counts, is_cut=True))
+
     def _split(self, messages: Sequence[Message]) -> tuple[list[tuple[str, str]], str]:
         """Return the author and the text of the earlier messages, and the message of the user that is answered."""
         last = max((at for at, each in enumerate(messages) if each.get("role") in ("assistant", "tool")), default=-1)
@@ -206,11 +212,20 @@ class AgentTurn(ToolChatTurn):
         super().__post_init__()
         self._own_head = AnswerHead(f"chatcmpl-{new_id()}", int(time.time()), self.name)
 
+    async def run_turn(self, request: ProxyRequest) -> None:
+        """Run the agent; the requests of its models are attempts of the turn."""
+        log = ATTEMPT_LOG.set(request.turn)
+        try:
+            await super().run_turn(request)
+        finally:
+            ATTEMPT_LOG.reset(log)
+            if request.turn is not None:
+                self._agent_model.note_run(request.turn)
+
     def _make_model(self, request: ProxyRequest) -> AgentModel:
         request.watch.wait_elsewhere()
         self.has_run = True
-        model = self.agents.model(self.name, self.session, request.id)
-        self._called = model.calls
+        model = self._agent_model = self.agents.model(self.name, self.session, request.id)
         return model
 
     def _head(self, _model: TurnModel) -> AnswerHead:

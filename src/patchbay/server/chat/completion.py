@@ -6,10 +6,12 @@ Per chunk of a stream: one read, one feed, at most one write; without middleware
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models.attempt import Attempt
 from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, drive_async
 from patchbay.models.wire import decode
@@ -156,12 +158,19 @@ async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
 async def _forward_without_tools(
     request: ProxyRequest, exchange: Exchange[bytes], upstream: ChatUpstream, capture: BodyCapture | None
 ) -> None:
+    attempt = Attempt(exchange.request, exchange.request, time.time())
+    if request.turn is not None:
+        request.turn.add_attempt(attempt)
     try:
         rejection = await upstream.open(exchange.request)
+        attempt.status = upstream.answer.status
         if rejection is not None:
             raise rejection.error
+        if request.turn is not None:
+            request.turn.coding = upstream.answer.coding
         await relay(request, upstream.answer, capture=capture)
     finally:
+        attempt.ended = time.time()
         await upstream.close()
 
 

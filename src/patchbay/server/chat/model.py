@@ -48,9 +48,6 @@ class TurnModel(ChatModel, Protocol):
     headers: Headers
     logprobs: bytes
     usages: list[Mapping[str, Any]]
-    tools: int
-    exchange: Exchange[Events] | None
-    reasons: list[str]
 
 
 class UpstreamModel:
@@ -59,8 +56,7 @@ class UpstreamModel:
     ``searching``: not all tools are offered, and the others may be called too.
 
     ``first`` is the answer of the first round so far, ``last`` that of the last one, ``headers`` those of its response that are
-    true of a rewritten one. ``logprobs`` are those of the last event, as JSON, and ``usages`` the usage of each round. ``tools``
-    is the number of tools offered, ``exchange`` that of the last round, and ``reasons`` say why earlier rounds asked again.
+    true of a rewritten one. ``logprobs`` are those of the last event, as JSON, and ``usages`` the usage of each round.
     """
 
     def __init__(
@@ -84,14 +80,10 @@ class UpstreamModel:
         self.headers: Headers = []
         self.logprobs = b"null"
         self.usages: list[Mapping[str, Any]] = []
-        self.tools = 0
-        self.exchange: Exchange[Events] | None = None
-        self.reasons: list[str] = []
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``. Raises PatchbayError: UpstreamStatusError with the upstream's own error response."""
         provider, capabilities = self._backend.provider, self._backend.capabilities
-        self.tools = max(self.tools, len(request.tools))
         encoded = self._encoder.of(request.tools, as_sent=self._written)
         body = provider.prepare({**encoded.body(request), "stream": True} if request.stream else encoded.body(request))
         if body.get("tools") is encoded.tools:
@@ -108,9 +100,8 @@ class UpstreamModel:
     async def _open(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         """Send the request of a round; return the events of its response once it has begun."""
         encoder = EventEncoder()
-        if self.exchange is not None:
-            self.reasons += self.exchange.reasons
-        exchange = self.exchange = self._make_exchange(encode(body), encoder)
+        exchange = self._make_exchange(encode(body), encoder)
+        exchange.log = self._request.turn
         upstream = ChatUpstream(self._request, self._sent, exchange)
         answer = await open_answer(exchange, upstream)
         self.headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)

@@ -30,7 +30,6 @@ from patchbay.loop import (
 from patchbay.models.encoder import NULL, AnswerEncoder, WholeEncoder
 from patchbay.models.parts import AnswerHead, CallExtra
 from patchbay.models.policy import sum_usage
-from patchbay.models.request_record import RequestRecord, token_counts
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.auth import signed_path
 from patchbay.server.chat.hidden_turns import HiddenTurnStore, RestoredHistory, hides
@@ -176,37 +175,27 @@ class ToolChatTurn:
         self._content = TurnText(held=not self.client_streams, only_last=self.wants_json)
         self._reasoning = TurnText(held=not self.client_streams)
         self._outputs: list[UserOutputEvent] = []
-        self._called: list[str] = []
-        self._model: TurnModel | None = None
 
     def error_event(self, error: PatchbayError) -> bytes:
         """Return the event for an error within a stream."""
         return self.encoder.error(error)
 
-    def record(self, usage: Any = None, **ended: Any) -> RequestRecord:
-        """Return the record of this turn; see ``Exchange.record``."""
-        model, name = self._model, self.parameters.get("model")
-        exchange = model.exchange if model is not None else None
-        mode = exchange.mode if exchange is not None else ""
-        return RequestRecord(
-            model=name if isinstance(name, str) else "",
-            agent=self.tools.snapshot.role,
-            session=self.session,
-            mode=mode,
-            constraint=exchange.constraint if exchange is not None and mode == "text" else "",
-            stream=self.client_streams,
-            tools=model.tools if model is not None else 0,
-            calls=tuple(self._called),
-            reasons=(*model.reasons, *exchange.all_reasons) if model is not None and exchange is not None else (),
-            **token_counts(usage or sum_usage(model.usages if model is not None else ())),
-            **ended,
-        )
+    @property
+    def model(self) -> str:
+        """The name of the model that was asked for."""
+        name = self.parameters.get("model")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def role(self) -> str:
+        """The role whose tools it has."""
+        return self.tools.snapshot.role
 
     async def run_turn(self, request: ProxyRequest) -> None:
         """Run the loop until the model's final answer, and send it to the client. Raises PatchbayError."""
         if self.client_streams:
             request.watch.beat(request.reply.heartbeat)
-        model = self._model = self._make_model(request)
+        model = self._make_model(request)
         results = self.history.results
         executing = self.tools.executor.begin_run(
             budget=self.settings.budget(),
@@ -236,7 +225,6 @@ class ToolChatTurn:
                     await self._write(request, model, ReasoningDelta(self._reasoning.add(event.delta)))
                 elif isinstance(event, ToolCallEvent):
                     self.has_run = True
-                    self._called.append(event.tool_call.name)
                 elif isinstance(event, UserOutputEvent):
                     self._outputs.append(event)
                     await self._write(request, model, TextDelta(self._content.add_apart(event.text)))
@@ -277,7 +265,6 @@ class ToolChatTurn:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = self._handed_out(end) if end.pending else ()
-        self._called += [call.name for call in pending]
         if end.aborted is not None:  # a hard one drops all text
             self._content, self._reasoning = TurnText(), TurnText()
         elif pending and self.wants_json:  # clients parse all content as JSON
@@ -299,12 +286,11 @@ class ToolChatTurn:
     def _scope(self, request: ProxyRequest) -> HookScope:
         role = self.tools.snapshot.role
         inbound = {"channel": "chat", "chat_id": self.session, "sender_id": self.sender}
-        model = self.parameters.get("model")
         return HookScope(
             role,
             request.id,
             session_key=self.session,
-            model=model if isinstance(model, str) else "",
+            model=self.model,
             context={"inbound": inbound, "scope": {"role": role}},
         )
 

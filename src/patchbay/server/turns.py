@@ -1,0 +1,254 @@
+"""The last requests to models, with their content, for the console: a bounded store in memory.
+
+What a request costs for it is a few references: nothing is decoded, parsed or copied before it is read (``turn_views``). So the
+methods that run for each request are long and call little.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from sys import getsizeof
+from typing import Final
+
+import msgspec
+
+from patchbay._redaction import Redactor
+from patchbay.models.attempt import NO_COUNTS, Attempt, Counts, counts_of
+from patchbay.models.request import format_name
+from patchbay.models.request_record import RequestRecord
+
+MAX_TURNS: Final = 200
+MAX_TURN_BYTES: Final = 50 * 1024 * 1024
+
+MAX_PASSED: Final = 1024 * 1024
+"""Maximum bytes that are kept of an answer that is passed on as it is."""
+MAX_TEXT: Final = 1024 * 1024
+"""Maximum characters that are kept of a model's text, and of its reasoning."""
+MAX_EVENTS: Final = 1000
+"""Maximum runtime events of a turn."""
+
+_SHARE: Final = 4
+"""A turn may have a quarter of the store; beyond that its content is not kept."""
+_TURN, _ATTEMPT, _PIECE, _CALL = 2000, 700, 80, 300
+"""Bytes of these objects beside their content, as tests/server/test_turns.py measures them."""
+_USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)": ?([0-9]{1,12})\b')
+
+
+class Turn(msgspec.Struct, eq=False, gc=False):
+    """One request to a model: the ``body`` of its chat completion, and its attempts.
+
+    ``body`` is None where there is no room for it. ``passed`` are the pieces of an answer that was passed on as it is, ``coding``
+    their compression, ``ending`` its last bytes. ``events`` are the runtime events of the turn as JSON. ``ended`` is in seconds
+    since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
+    """
+
+    store: TurnStore | None
+    id: str
+    protocol: str
+    body: bytes | None
+    redact: Redactor
+    began: float
+    size: int
+    model: str = ""
+    stream: bool = False
+    agent: str = ""
+    session: str = ""
+    attempts: list[Attempt] = []
+    passed: list[bytes] = []
+    passed_size: int = 0
+    is_passed_cut: bool = False
+    coding: str = ""
+    ending: bytes = b""
+    events: list[bytes] = []
+    ended: float = 0.0
+    seconds: float = 0.0
+    status: int = 0
+    error: str = ""
+    preview: str | None = None
+
+    def __repr__(self) -> str:  # without its content
+        return f"Turn({self.id!r})"
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        """Keep an attempt that begins; see AttemptLog."""
+        self.attempts.append(attempt)
+        store, body, source, size = self.store, attempt.body, attempt.source, _ATTEMPT
+        if body is not None and body is not self.body:
+            size += len(body)
+        if source is not None and source is not body and source is not self.body:
+            size += len(source)
+        if store is None or self.size + size > store.share:
+            attempt.drop_content()
+            size = _ATTEMPT
+        if store is not None:
+            self.size += size
+            store.size += size
+            if store.size > store.most_bytes:
+                store.trim()
+
+    def add_passed(self, piece: bytes) -> None:
+        """Keep a piece of an answer that is passed on, up to MAX_PASSED bytes."""
+        if not self.passed:
+            self.attempts[-1].first = time.time()
+        store, size = self.store, len(piece) + _PIECE
+        if self.is_passed_cut or store is None or self.size + size > store.share or self.passed_size + size > MAX_PASSED:
+            self.is_passed_cut = True
+            return
+        self.passed.append(piece)
+        self.passed_size += size
+        self.size += size
+        store.size += size
+        if store.size > store.most_bytes:
+            store.trim()
+
+    def add_event(self, event: bytes) -> None:
+        """Keep a runtime event, up to MAX_EVENTS of them."""
+        store, size = self.store, len(event) + _PIECE
+        if store is not None and len(self.events) < MAX_EVENTS and self.size + size <= store.share:
+            self.events.append(event)
+            self.size += size
+            store.size += size
+            if store.size > store.most_bytes:
+                store.trim()
+
+    def end(self, seconds: float, *, status: int, error: str, ending: bytes | None) -> None:
+        """Take the answers from the readers, which are dropped: they refer to this turn."""
+        self.ended, self.seconds, self.status, self.error = time.time(), seconds, status, error
+        size = getsizeof(error) + getsizeof(self.model) + getsizeof(self.session)
+        if ending:
+            self.ending = ending
+            size += len(ending)
+        store = self.store
+        for attempt in self.attempts:
+            size += getsizeof(attempt.reason) + getsizeof(attempt.unconstrained)
+            reader, attempt.reader = attempt.reader, None
+            if reader is None:
+                continue
+            attempt.counts, attempt.is_whole = counts_of(reader.usage), reader.completion is not None
+            choices = reader.choices
+            if not choices:
+                continue
+            choice = choices[min(choices)]
+            attempt.begins_json = choice.begins_json
+            text, reasoning, calls = "".join(choice.raw_text), "".join(choice.raw_reasoning), choice.calls
+            if len(text) > MAX_TEXT or len(reasoning) > MAX_TEXT:
+                text, reasoning, attempt.is_cut = text[:MAX_TEXT], reasoning[:MAX_TEXT], True
+            answered = getsizeof(text) + getsizeof(reasoning)
+            for call in calls:
+                answered += _CALL + getsizeof(call.raw_arguments) + getsizeof(call.name)
+            if store is None or self.size + size + answered > store.share:
+                attempt.drop_content()
+            else:
+                attempt.text, attempt.reasoning, attempt.calls = text, reasoning, calls
+                size += answered
+        if store is not None:
+            self.size += size
+            store.size += size
+            if store.size > store.most_bytes:
+                store.trim()
+
+
+class TurnStore:
+    """The last requests to models: at most ``most``, of ``most_bytes`` together; the oldest are dropped first.
+
+    For one event loop. A turn is counted from its begin, as it grows. ``share`` is the most that one may take, in bytes.
+    """
+
+    def __init__(self, *, most: int = MAX_TURNS, most_bytes: int = MAX_TURN_BYTES) -> None:
+        self.most = most
+        self.most_bytes = most_bytes
+        self.share = most_bytes // _SHARE
+        self.size = 0
+        """Bytes of all turns."""
+        self.watchers: list[Callable[[Turn], object]] = []
+        """Called with each turn that begins. They must neither block nor raise."""
+        self._turns: dict[str, Turn] = {}
+
+    def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
+        """Return a new turn for a chat completion's ``body``."""
+        size = _TURN + (sum(map(len, redact.given)) if redact.given else 0)
+        if body is not None:
+            if size + len(body) <= self.share:
+                size += len(body)
+            else:
+                body = None
+        turn = self._turns[turn_id] = Turn(self, turn_id, protocol, body, redact, time.time(), size)
+        self.size += size
+        if self.size > self.most_bytes or len(self._turns) > self.most:
+            self.trim()
+        return turn
+
+    def get(self, turn_id: str) -> Turn | None:
+        """Return a turn, None if it is not stored any more."""
+        return self._turns.get(turn_id)
+
+    def newest(self) -> list[Turn]:
+        """Return all turns, the newest first."""
+        return list(reversed(self._turns.values()))
+
+    def trim(self) -> None:
+        """Drop the oldest turns beyond the limits; those that run keep nothing from then on."""
+        while self.size > self.most_bytes or len(self._turns) > self.most:
+            oldest = self._turns.pop(next(iter(self._turns)))
+            self.size -= oldest.size
+            oldest.store = None
+
+
+def record_of(turn: Turn) -> RequestRecord:
+    """Return the record of a turn, as far as it has come."""
+    attempts = turn.attempts
+    kept = [each for each in attempts if not each.is_superseded] or attempts
+    last = kept[-1] if kept else None
+    text = last if last is not None and last.mode == "text" else None
+    given, written, cached = counts_of(_passed_usage(turn.ending)) if turn.ending else _sums(attempts)
+    return RequestRecord(
+        id=turn.id,
+        time=turn.ended,
+        protocol=turn.protocol,
+        model=turn.model,
+        agent=turn.agent,
+        session=turn.session,
+        mode=last.mode if last is not None else "",
+        format=format_name(text.options, turn.model) if text is not None and text.options is not None else "",
+        constraint=text.constraint if text is not None else "",
+        stream=turn.stream,
+        tools=max([each.tools for each in attempts], default=0),
+        calls=tuple([call.name for each in kept if each is last or not each.reason for call in each.calls]),
+        rounds=len(attempts),
+        prompt_tokens=given,
+        completion_tokens=written,
+        cached_tokens=cached,
+        seconds=turn.seconds,
+        status=turn.status,
+        error=turn.error,
+        reasons=_reasons(attempts, text),
+    )
+
+
+def _reasons(attempts: list[Attempt], text: Attempt | None) -> tuple[str, ...]:
+    """Return why the model was asked again, and why the tools are in the prompt of the attempt ``text``."""
+    reasons = [each.reason for each in attempts if each.reason]
+    if text is None or text.options is None:
+        return tuple(reasons)
+    if not reasons:
+        mode, constrain = text.options.tools, text.options.constrain
+        why = "tools=text was chosen" if mode == "text" else "constrain=force was chosen" if constrain == "force" else ""
+        reasons.append(why or "the model is known to need its tools in the prompt")
+    if text.unconstrained:
+        reasons.append(f"calls are not constrained: {text.unconstrained}")
+    return tuple(reasons)
+
+
+def _passed_usage(ending: bytes) -> dict[str, int]:
+    """Return the usage that stands in the last bytes of an answer that was passed on."""
+    return {name.decode(): int(count) for name, count in _USAGE.findall(ending)}
+
+
+def _sums(attempts: list[Attempt]) -> Counts:
+    """Return the tokens of all attempts; None for each that none has counted."""
+    columns = zip(*(each.counts for each in attempts), strict=True) if attempts else (NO_COUNTS,) * 3
+    known = [[count for count in column if count is not None] for column in columns]
+    given, written, cached = (sum(counts) if counts else None for counts in known)
+    return given, written, cached
