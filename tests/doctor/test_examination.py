@@ -333,7 +333,7 @@ async def test_without_a_name_the_first_model_that_is_not_for_embeddings_is_exam
 
 async def test_a_model_that_never_answers_costs_one_timeout() -> None:
     with ScriptedUpstream(lambda _body: Raw(end="hang")) as server:
-        found = await findings(server.url, model="scripted-model", timeout=0.5)
+        found = await findings(server.url, model="scripted-model", timeout=0.5, limit=20)
     expected = "problem: No answer came in N s. -> Look at the server's load and log, or give it more time with --timeout."
     assert expected == found["chat"]
     assert UNUSABLE == found["roles"]
