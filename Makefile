@@ -24,7 +24,7 @@ DEMO_MODEL := $(if $(filter command,$(origin MODEL)),$(MODEL))
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks docs site lock lowest clean
+.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks console screenshots docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,17 +32,17 @@ help: ## list the targets
 demo: .venv/.installed $(if $(DEMO_MODEL),.venv/.local) ## watch a text-only model call tools through the proxy (MODEL=small: a real one, 130 MB)
 	@$(BIN)/patchbay demo $(if $(DEMO_MODEL),--model $(DEMO_MODEL))
 
-test: .venv/.installed $(REAL_MODEL) tests/npm/node_modules/.installed ## the whole suite
+test: .venv/.installed $(REAL_MODEL) tests/npm/node_modules/.installed console/node_modules/.installed ## the whole suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 $(TESTS)
 
 matrix: .venv/.installed tests/npm/node_modules/.installed ## the suite on every supported Python that is installed (MATRIX=--newest: on one)
 	@$(BIN)/python scripts/matrix.py --workers $(WORKERS) $(MATRIX) $(TESTS)
 
-check: .venv/.installed ## lint, format, types, layers, documentation
+check: .venv/.installed console/node_modules/.installed ## lint, format, types, layers, documentation
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(CHECKS)
 
 # The longest first. They share no file, so two of them run at a time.
-CHECKS := check-docs check-types check-site check-layers check-lint
+CHECKS := check-docs check-types check-site check-layers check-console check-lint
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 .PHONY: $(CHECKS)
 check-docs:
@@ -53,6 +53,12 @@ check-site:
 	$(SITE)
 check-layers:
 	$(BIN)/lint-imports --no-cache --no-logo
+check-console:
+ifeq ($(NPM),)
+	@echo "npm is not installed: whether src/patchbay/console is what console/ builds is not checked"
+else
+	@cd console && $(NPM) run --silent check
+endif
 check-lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -88,6 +94,12 @@ sdks: .venv/.installed ## try SDKs and agent frameworks of Python through the pr
 conformance: .venv/.installed ## run MCP's conformance suite, the Inspector, FastMCP and other servers (500 MB from npm and PyPI the first time)
 	@$(BIN)/python tests/external/conformance.py
 
+console: console/node_modules/.installed ## build the pages of console/ into src/patchbay/console
+	@cd console && $(NPM) run --silent build
+
+screenshots: .venv/.installed ## take the pictures of the console in docs/images (needs Chromium)
+	@cd tests && ../$(BIN)/python -m console.screenshots
+
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py
 	$(BIN)/python scripts/check_docs.py --write
@@ -110,7 +122,7 @@ lowest: $(UV) ## the suite with the oldest versions that pyproject.toml allows
 	@.build/lowest/bin/pytest -n $(WORKERS) $(TESTS)
 
 clean: ## remove everything that make has created
-	@rm -rf .venv .build dist tests/npm/node_modules
+	@rm -rf .venv .build dist tests/npm/node_modules console/node_modules
 
 # The stamps: installing is done once, and again when what it was made from changes.
 
@@ -139,6 +151,14 @@ ifeq ($(NPM),)
 	@echo "npm is not installed: tests with JavaScript clients will be skipped"
 else
 	@cd tests/npm && $(NPM) ci --loglevel=error --no-audit --no-fund --no-progress
+	@touch $@
+endif
+
+console/node_modules/.installed: console/package.json console/package-lock.json
+ifeq ($(NPM),)
+	@echo "npm is not installed: the console's pages cannot be built, and some of their tests will be skipped"
+else
+	@cd console && $(NPM) ci --loglevel=error --no-audit --no-fund --no-progress
 	@touch $@
 endif
 

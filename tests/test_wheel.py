@@ -1,4 +1,4 @@
-"""The wheel and the sdist hold the package, its type marker, licence and metadata, and nothing else."""
+"""The wheel and the sdist hold the package, the console's pages, type marker, licence and metadata, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import patchbay
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+PAGES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "patchbay" / "console").iterdir()}
 
 
 def build(kind: str, into: Path) -> Path:
@@ -37,7 +38,8 @@ def test_wheel_contains_only_the_package_and_its_licence(tmp_path):
         names = {name for name in wheel.namelist() if not name.endswith("/")}
     info = next(name for name in names if name.endswith("/WHEEL")).removesuffix("WHEEL")
     metadata = {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
-    assert SOURCES | {"patchbay/py.typed"} | metadata == names
+    assert {".css", ".html", ".js", ".txt"} == {Path(name).suffix for name in PAGES}
+    assert SOURCES | PAGES | {"patchbay/py.typed"} | metadata == names
 
 
 def test_the_wheel_declares_its_name_the_licence_the_python_the_extras_and_the_command(tmp_path):
@@ -58,7 +60,7 @@ def test_sdist_contains_only_sources_and_documents(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     papers = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert {f"src/{name}" for name in SOURCES} | {"src/patchbay/py.typed"} | papers == names
+    assert {f"src/{name}" for name in SOURCES | PAGES} | {"src/patchbay/py.typed"} | papers == names
 
 
 def test_every_text_names_the_distribution_where_it_names_an_extra():

@@ -1,0 +1,159 @@
+// What the server answers, and requests to it. All of its text is hostile: it is only ever shown as text.
+
+export type State = "running" | "done" | "failed";
+
+export interface Summary {
+  id: string;
+  state: State;
+  began: number;
+  seconds: number | null;
+  protocol: string;
+  model: string;
+  role: string;
+  session: string;
+  mode: "" | "native" | "text";
+  format: string;
+  constraint: "" | "grammar" | "schema";
+  stream: boolean;
+  tools: number;
+  calls: string[];
+  rounds: number;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  cached_tokens: number | null;
+  status: number | null;
+  error: string;
+  reasons: string[];
+  preview: string;
+}
+
+export interface Call {
+  id: string;
+  name: string;
+  arguments: string;
+}
+
+export interface Usage {
+  prompt_tokens?: number | null;
+  completion_tokens?: number | null;
+  cached_tokens?: number | null;
+}
+
+export interface Attempt {
+  index: number;
+  purpose: "answer" | "probe" | "check";
+  began: number;
+  first_seconds: number | null;
+  seconds: number | null;
+  status: number | null;
+  mode: string;
+  format: string;
+  constraint: string;
+  reason: string;
+  usage: Usage | null;
+  calls: Call[];
+}
+
+export interface RuntimeEvent {
+  id?: string;
+  kind: string;
+  time?: string;
+  severity?: string;
+  scope?: { turn_id?: string; session_key?: string };
+  payload?: Record<string, unknown>;
+  attrs?: Record<string, unknown>;
+}
+
+export interface Turn extends Summary {
+  client_request: Body | null;
+  cut: boolean;
+  attempts: Attempt[];
+  events: RuntimeEvent[];
+}
+
+export type Body = Record<string, unknown>;
+
+export interface ReadCall extends Call {
+  text: string | null;
+  /** Offsets in JavaScript's units. */
+  begin: number | null;
+  end: number | null;
+}
+
+export interface Reading {
+  format: string;
+  content: string | null;
+  reasoning: string | null;
+  calls: ReadCall[];
+  incomplete: unknown[];
+  repairs: string[];
+}
+
+export interface AttemptContent {
+  request: Body | null;
+  cut: boolean;
+  text: string | null;
+  native_calls: Call[];
+  reading: Reading | null;
+}
+
+export interface ConsoleInfo {
+  version: string;
+  server: "proxy" | "serve";
+  needs_token: boolean;
+  signed_in: boolean;
+  upstream?: string | null;
+  roles?: string[];
+  turns?: { kept: number; bytes: number };
+}
+
+/** The server's address, without the path of the console: "" or the path that an application mounts it under. */
+export const BASE = new URL("..", import.meta.url).pathname.replace(/\/$/, "");
+
+/** A response that is no success: status 0 where there was no response. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    /** The id of the turn, for a request to a model. */
+    readonly requestId: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
+/** Calls a path of the server. Throws ApiError; aborting `signal` throws the signal's error. */
+export async function request(path: string, options: RequestInit = {}): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(BASE + path, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ApiError(0, "The server does not answer.");
+  }
+  if (response.ok) return response;
+  throw new ApiError(response.status, await explain(response), response.headers.get("x-request-id"));
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await (await request(path, signal ? { signal } : {})).json()) as T;
+}
+
+export function post(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+  const headers = { "Content-Type": "application/json" };
+  return request(path, { method: "POST", headers, body: JSON.stringify(body), ...(signal ? { signal } : {}) });
+}
+
+/** Returns the message of an error response, in any of the shapes that the server has. */
+async function explain(response: Response): Promise<string> {
+  const text = await response.text().catch(() => "");
+  try {
+    const body = JSON.parse(text);
+    const found = body?.error?.message ?? body?.detail ?? body?.error;
+    if (typeof found === "string" && found) return found;
+    if (found) return JSON.stringify(found);
+  } catch {
+    // no JSON: the text itself
+  }
+  return text.slice(0, 500) || `HTTP ${response.status}`;
+}

@@ -1,0 +1,212 @@
+// The shell of the console: the top bar, the page of the URL, the dialogs, and the keys of all pages.
+
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { ApiError, BASE } from "./api";
+import { connection } from "./live";
+import { go, parts } from "./route";
+import { info, infoError, loadInfo, needsSignIn, signIn } from "./session";
+import { nextTheme, theme } from "./theme";
+import { closeTurn, focusList } from "./turns/list";
+import { TurnsPage } from "./turns/page";
+import { Dialog, Problem } from "./ui/parts";
+
+const isHelpOpen = signal(false);
+
+const KEYS: [string, string][] = [
+  ["j  ↓", "Next turn"],
+  ["k  ↑", "Previous turn"],
+  ["Enter", "Open the turn; again: go to its detail"],
+  ["Esc", "Close what is open, back to the list"],
+  ["/", "Search"],
+  ["[  ]", "Previous and next part of the turn"],
+  ["e", "Edit and resend"],
+  ["t", "Theme: system, light, dark"],
+  ["?", "This help"],
+];
+
+export function App() {
+  useEffect(() => {
+    void loadInfo();
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
+  }, []);
+  const known = info.value;
+  const mayRead = known !== null && (known.signed_in || !known.needs_token);
+  return (
+    <>
+      <Bar />
+      {infoError.value && !known ? (
+        <main class="alone">
+          <Problem error={infoError.value} retry={() => void loadInfo()} />
+        </main>
+      ) : mayRead ? (
+        <Page />
+      ) : (
+        <main class="alone">
+          {known && !needsSignIn.value && <Problem error={new ApiError(401, "This server wants a token.")} />}
+        </main>
+      )}
+      {needsSignIn.value && <SignIn />}
+      {isHelpOpen.value && <Help />}
+    </>
+  );
+}
+
+function Page() {
+  const page = parts.value[0] ?? "turns";
+  if (page === "turns") return <TurnsPage />;
+  return (
+    <main class="alone">
+      <h1 class="unseen">Not found</h1>
+      <Problem error={new ApiError(404, "The console has no such page.")}>
+        <button type="button" class="primary" onClick={() => go({ path: ["turns"] })}>
+          Go to the turns
+        </button>
+      </Problem>
+    </main>
+  );
+}
+
+function Bar() {
+  const known = info.value;
+  const page = parts.value[0] ?? "turns";
+  const states = { live: "Live", connecting: "Connecting", lost: "Connection lost, reconnecting" };
+  return (
+    <header class="bar">
+      <span class="name">
+        <Logo />
+        Patchbay
+      </span>
+      <nav aria-label="Pages">
+        <a href={`${BASE}/console/turns`} aria-current={page === "turns" ? "page" : undefined} onClick={openTurns}>
+          Turns
+        </a>
+      </nav>
+      <span class="facts">
+        {known && (
+          <>
+            <span class="server">{known.server}</span>
+            {known.upstream && <span class="upstream" title="The model's server">{known.upstream}</span>}
+          </>
+        )}
+      </span>
+      <span class={`connection ${connection.value}`} role="status">
+        {states[connection.value]}
+      </span>
+      <button type="button" class="quiet" onClick={nextTheme} title="Theme (t)" aria-label={`Theme: ${theme.value}`}>
+        <span class={`theme-mark ${theme.value}`} />
+      </button>
+      <button type="button" class="quiet" onClick={() => (isHelpOpen.value = true)} aria-label="Help" title="Keys (?)">
+        <kbd>?</kbd>
+      </button>
+    </header>
+  );
+}
+
+function openTurns(event: MouseEvent): void {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in a tab or window of its own
+  event.preventDefault();
+  closeTurn();
+}
+
+/** Two sockets and the cable between them. */
+function Logo() {
+  return (
+    <svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
+      <path d="M4 5.5v2.2c0 4 8 .6 8 4.6" fill="none" stroke="currentColor" stroke-width="1.6" stroke-linecap="round" />
+      <circle cx="4" cy="3.6" r="2.1" fill="none" stroke="currentColor" stroke-width="1.4" />
+      <circle cx="12" cy="12.4" r="2.1" fill="currentColor" />
+    </svg>
+  );
+}
+
+function SignIn() {
+  const [token, setToken] = useState("");
+  const [problem, setProblem] = useState("");
+  const send = async (event: Event) => {
+    event.preventDefault();
+    try {
+      await signIn(token);
+    } catch (error) {
+      setProblem(error instanceof ApiError && error.status === 401 ? "The server has another token." : String((error as Error).message));
+    }
+  };
+  return (
+    <Dialog title="Sign in" onClose={() => (needsSignIn.value = false)}>
+      <form onSubmit={(event) => void send(event)}>
+        <label for="token">Token of the server</label>
+        <input id="token" type="password" autocomplete="current-password" autofocus value={token} onInput={(event) => setToken(event.currentTarget.value)} />
+        <p class="hint">It is the content of the file that the server was started with (--token-file), or its --api-key.</p>
+        {problem && (
+          <p class="bad" role="alert">
+            {problem}
+          </p>
+        )}
+        <p class="actions">
+          <button type="submit" class="primary" disabled={!token}>
+            Sign in
+          </button>
+        </p>
+      </form>
+    </Dialog>
+  );
+}
+
+function Help() {
+  return (
+    <Dialog title="Keys" onClose={() => (isHelpOpen.value = false)}>
+      <dl class="keys">
+        {KEYS.map(([keys, what]) => (
+          <div key={keys}>
+            <dt>
+              {keys.split("  ").map((key) => (
+                <kbd key={key}>{key}</kbd>
+              ))}
+            </dt>
+            <dd>{what}</dd>
+          </div>
+        ))}
+      </dl>
+      <p class="hint">Patchbay {info.value?.version}</p>
+    </Dialog>
+  );
+}
+
+function onKey(event: KeyboardEvent): void {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  const target = event.target as HTMLElement;
+  if (target.closest("dialog")) return;
+  const isField = target.matches("input, textarea, select");
+  if (isField) {
+    if (event.key === "Escape" && target.closest(".filters")) focusList();
+    return;
+  }
+  const act: Record<string, () => void> = {
+    "?": () => (isHelpOpen.value = true),
+    "/": () => document.getElementById("filter-q")?.focus(),
+    j: () => move(1),
+    k: () => move(-1),
+    t: nextTheme,
+    "[": () => step(-1),
+    "]": () => step(1),
+    e: () => document.getElementById("edit")?.click(),
+    Escape: () => {
+      const inDetail = target.closest("#detail");
+      if (inDetail) focusList();
+      else if (parts.peek()[1]) closeTurn();
+    },
+  };
+  const found = act[event.key];
+  if (!found) return;
+  event.preventDefault();
+  found();
+}
+
+function move(by: number): void {
+  window.dispatchEvent(new CustomEvent("console:move", { detail: by }));
+}
+
+function step(by: number): void {
+  window.dispatchEvent(new CustomEvent("console:step", { detail: by }));
+}

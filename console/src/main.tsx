@@ -1,0 +1,7 @@
+import "../styles/tokens.css";
+import "../styles/console.css";
+import "../styles/turns.css";
+import { render } from "preact";
+import { App } from "./app";
+
+render(<App />, document.getElementById("app")!);

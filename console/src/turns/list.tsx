@@ -1,0 +1,257 @@
+// The list of turns: a grid whose rows have the focus one at a time.
+
+import { signal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { bytes, count, dateAndTime, duration, plural, timeOfDay } from "../format";
+import type { Summary } from "../api";
+import { now } from "../clock";
+import { go, parts } from "../route";
+import { info } from "../session";
+import { Copy, ModeTags, Problem, StateMark } from "../ui/parts";
+import { Line } from "../ui/text";
+import { VirtualList } from "../ui/virtual";
+import { Filters } from "./filters";
+import { filters, isLoaded, listError, load, loadOlder, turns } from "./store";
+
+const WIDE_ROW = 32;
+const NARROW_ROW = 52;
+/** Pixels of the list from which a turn is on one line. */
+const WIDE = 720;
+
+/** The turn whose row has the focus, or had it last. */
+export const focused = signal<string | null>(null);
+
+/** The turn whose row has the focus or would get it: the last one, the open one, or the first. */
+function currentId(): string | null {
+  const listed = turns.value;
+  const known = [focused.value, parts.value[1]].find((id) => id != null && listed.some((turn) => turn.id === id));
+  return known ?? listed[0]?.id ?? null;
+}
+
+export function focusList(): void {
+  const rows = document.querySelector<HTMLElement>(".list .row[tabindex='0']");
+  rows?.focus({ preventScroll: true });
+}
+
+/** Opens a turn beside the list. Another turn begins with its own part in view. */
+export function openTurn(id: string, replace = false): void {
+  go({ path: ["turns", id], query: { at: null, tab: null, edit: null }, replace });
+}
+
+export function closeTurn(): void {
+  go({ path: ["turns"], query: { at: null, tab: null, edit: null } });
+  requestAnimationFrame(focusList);
+}
+
+export function TurnList() {
+  const scroller = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(WIDE);
+  const [above, setAbove] = useState(0);
+  const frame = useRef<HTMLElement>(null);
+  const wasMoved = useRef(false);
+  useEffect(() => {
+    scroller.current?.scrollTo({ top: 0 });
+  }, [filters.value]);
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(entry!.contentRect.width));
+    observer.observe(frame.current!);
+    return () => observer.disconnect();
+  }, []);
+
+  const isWide = width >= WIDE;
+  const rowHeight = isWide ? WIDE_ROW : NARROW_ROW;
+  const keys = turns.value.map((turn) => turn.id);
+  const selected = parts.value[1] ?? null;
+  const current = currentId();
+
+  // Keys come faster than the page is drawn: what they start from is read when they come.
+  const move = (by: number) => {
+    const listed = turns.peek();
+    const index = Math.max(0, Math.min(listed.length - 1, listed.findIndex((turn) => turn.id === currentId()) + by));
+    const id = listed[index]?.id;
+    if (id === undefined) return;
+    focused.value = id;
+    const element = scroller.current!;
+    const head = element.querySelector<HTMLElement>(".head")?.offsetHeight ?? 0;
+    const top = index * rowHeight;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + rowHeight + head > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight + head - element.clientHeight;
+    requestAnimationFrame(focusList);
+    const open = parts.peek()[1];
+    if (open !== undefined && open !== id) openTurn(id, true);
+  };
+
+  // Keys of the page, wherever the focus is; app.tsx leaves out those of fields.
+  useEffect(() => {
+    const onMove = (event: Event) => {
+      const isThere = scroller.current?.contains(document.activeElement) || parts.peek()[1] !== undefined || wasMoved.current;
+      wasMoved.current = true;
+      move(isThere ? (event as CustomEvent<number>).detail : 0);
+    };
+    window.addEventListener("console:move", onMove);
+    return () => window.removeEventListener("console:move", onMove);
+  });
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    const page = Math.max(1, Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 1);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    const id = currentId();
+    if (by !== undefined) {
+      event.preventDefault();
+      move(by);
+    } else if (event.key === "Enter" && id !== null) {
+      event.preventDefault();
+      if (parts.peek()[1] === id) document.getElementById("detail")?.focus();
+      else openTurn(id);
+    }
+  };
+
+  const isEmpty = isLoaded.value && !keys.length;
+  return (
+    <section class={`list ${isWide ? "wide" : "narrow"}`} ref={frame} aria-label="Turns">
+      {selected === null && <h1 class="unseen">Turns</h1>}
+      <Filters />
+      {listError.value && <Problem error={listError.value} retry={() => void load()} />}
+      {isEmpty && !listError.value ? (
+        <Empty />
+      ) : (
+        <div class="grid" role="grid" aria-label="Turns" aria-rowcount={keys.length + 1} onKeyDown={onKeyDown}>
+          {above > 0 && (
+            <button type="button" class="newer" onClick={() => scroller.current?.scrollTo({ top: 0 })}>
+              ↑ {plural(above, "new turn")}
+            </button>
+          )}
+          <VirtualList
+            keys={keys}
+            rowHeight={rowHeight}
+            keep={current}
+            scroller={scroller}
+            onEnd={() => void loadOlder()}
+            onAbove={(added) => setAbove((before) => (added ? before + added : 0))}
+            row={(index, top) => {
+              const turn = turns.value[index]!;
+              return (
+                <Row key={turn.id} turn={turn} index={index} top={top} isWide={isWide} isSelected={turn.id === selected} isCurrent={turn.id === current} />
+              );
+            }}
+          >
+            <Head />
+          </VirtualList>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Head() {
+  return (
+    <div class="head" role="rowgroup">
+      <div class="columns" role="row" aria-rowindex={1}>
+        {["State", "Time", "Model", "Request", "Read as", "Calls", "Tokens", "Duration"].map((name) => (
+          <span key={name} role="columnheader" class={name.toLowerCase().replace(" ", "-")}>
+            {name}
+          </span>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+interface RowProps {
+  turn: Summary;
+  index: number;
+  top: number;
+  isWide: boolean;
+  isSelected: boolean;
+  isCurrent: boolean;
+}
+
+function Row({ turn, index, top, isSelected, isCurrent }: RowProps) {
+  const seconds = turn.state === "running" ? Math.max(0, now.value - turn.began) : turn.seconds;
+  const names = [...new Set(turn.calls)];
+  return (
+    <div
+      class={`row columns ${isSelected ? "selected" : ""}`}
+      role="row"
+      aria-rowindex={index + 2}
+      aria-selected={isSelected}
+      tabIndex={isCurrent ? 0 : -1}
+      style={{ transform: `translateY(${top}px)` }}
+      onClick={() => openTurn(turn.id)}
+      onFocus={() => (focused.value = turn.id)}
+    >
+      <span role="gridcell" class="state-cell">
+        <StateMark state={turn.state} />
+      </span>
+      <span role="gridcell" class="time" title={dateAndTime(turn.began)}>
+        {timeOfDay(turn.began)}
+      </span>
+      <span role="gridcell" class="model">
+        <Line text={turn.model} />
+      </span>
+      <span role="gridcell" class="request">
+        {turn.error ? <span class="bad"><Line text={turn.error} /></span> : <Line text={turn.preview} />}
+      </span>
+      <span role="gridcell" class="read-as">
+        <ModeTags mode={turn.mode} format={turn.format} constraint={turn.constraint} />
+        {turn.rounds > 1 && <span class="tag strong" title="Requests to the model for this turn">{turn.rounds}×</span>}
+      </span>
+      <span role="gridcell" class="calls" title={names.join(", ")}>
+        {turn.calls.length > 0 && (
+          <>
+            <Line text={names[0]!} />
+            {turn.calls.length > 1 && <span class="dim"> +{turn.calls.length - 1}</span>}
+          </>
+        )}
+      </span>
+      <span role="gridcell" class="tokens" title={tokensInWords(turn)}>
+        {turn.prompt_tokens != null && (
+          <>
+            {count(turn.prompt_tokens)}
+            {turn.cached_tokens ? <span class="dim"> ({count(turn.cached_tokens)})</span> : null}
+            <span class="dim"> → </span>
+            {count(turn.completion_tokens)}
+          </>
+        )}
+      </span>
+      <span role="gridcell" class="duration">
+        {duration(seconds)}
+      </span>
+    </div>
+  );
+}
+
+export function tokensInWords(turn: Pick<Summary, "prompt_tokens" | "completion_tokens" | "cached_tokens">): string {
+  if (turn.prompt_tokens == null) return "The model's server counted no tokens";
+  const cached = turn.cached_tokens ? `, ${count(turn.cached_tokens)} of them cached` : "";
+  return `${count(turn.prompt_tokens)} tokens in the prompt${cached}; ${count(turn.completion_tokens)} in the answer`;
+}
+
+function Empty() {
+  if (filters.value) {
+    return (
+      <div class="empty">
+        <h2>No turn matches</h2>
+        <p>Turns are searched on the server, among those that it keeps. Remove a filter to see more.</p>
+      </div>
+    );
+  }
+  const base = `${window.location.origin}/v1`;
+  const command = `curl ${base}/chat/completions -H 'Content-Type: application/json' \\\n  -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'`;
+  const kept = info.value?.turns;
+  return (
+    <div class="empty">
+      <h2>No turns yet</h2>
+      <p>
+        Set the base URL of your client to <code>{base}</code>. Each of its requests appears here while it runs
+        {kept ? `; the last ${kept.kept} are kept, up to ${bytes(kept.bytes)}.` : "."}
+      </p>
+      <pre class="text" tabIndex={0} role="region" aria-label="An example">
+        {command}
+      </pre>
+      <p class="actions">
+        <Copy text={() => command}>Copy the command</Copy>
+      </p>
+    </div>
+  );
+}
