@@ -47,6 +47,8 @@ class Proxied:
     url: str = ""
     answer: Callable[[dict[str, Any]], Answer] = field(default=lambda body: "Hello.")
 
+    stop: Callable[[], object] = field(default=lambda: None)
+    """Kill the proxy."""
     model = MODEL
 
     @property
@@ -79,4 +81,5 @@ def running_proxy(*flags: str) -> Iterator[Proxied]:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url, *flags]
         with listening(command, name="patchbay proxy", timeout=60) as child:
             proxied.url = child.url
+            proxied.stop = child.process.kill
             yield proxied

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from console.browser import BOUND, open_page
 from console.proxied import WEATHER, hermes, running_proxy
 from patchbay.testing.script import error
+from ports import kept_port
 
 CALL = hermes("get_weather", '{"place": "Oslo", "days": 3}')
 UNFIT = hermes("get_weather", '{"place": "Oslo", "days": "many"}')
@@ -185,6 +186,18 @@ def test_a_turn_that_is_not_kept_says_so_and_leads_back(browser, proxied):
         expect(page.get_by_role("alert")).to_contain_text("The server keeps the last 200 turns")
         page.get_by_role("button", name="Back to the list").click()
         assert page.url.endswith("/console/turns")
+
+
+def test_a_lost_connection_is_shown_and_made_again(browser):
+    port = str(kept_port())
+    with running_proxy("--port", port) as proxied, open_page(browser, proxied.page()) as page:
+        expect(page.get_by_role("status")).to_have_text("Live")
+        proxied.stop()
+        expect(page.get_by_role("status")).to_have_text("Connection lost, reconnecting")
+        with running_proxy("--port", port) as again:
+            expect(page.get_by_role("status")).to_have_text("Live")
+            again.chat("Are you back?")
+            expect(row(page, "Are you back?")).to_be_visible()
 
 
 def test_the_first_page_says_how_to_send_a_request(browser):

@@ -164,7 +164,7 @@ function Read({ reading, lit, onLight }: { reading: Reading; lit: number | null;
           <h3>Repaired</h3>
           <ul>
             {reading.repairs.map((each, index) => (
-              <li key={index}>{each}</li>
+              <li key={index}>{each.replaceAll("_", " ")}</li>
             ))}
           </ul>
         </div>

@@ -1,8 +1,8 @@
 // Edit and resend: a request in an editor, sent as a turn of its own, and both answers side by side.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type AttemptContent, type Body, get, post, type Turn } from "../api";
-import { count, duration, plural } from "../format";
+import { ApiError, type Attempt, type AttemptContent, type Body, get, post, type Turn } from "../api";
+import { count, duration } from "../format";
 import { go } from "../route";
 import { asApiError } from "../session";
 import { ModeTags, Problem, StateMark } from "../ui/parts";
@@ -49,6 +49,8 @@ function close(): void {
 
 interface Sent {
   turn: Turn | null;
+  /** The attempt whose answer is compared; null where it is not known. */
+  attempt: Attempt | null;
   content: AttemptContent | null;
   error: ApiError | null;
 }
@@ -60,8 +62,8 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
   const controller = useRef<AbortController | null>(null);
   const form = useRef<HTMLFormElement>(null);
   const results = useRef<HTMLDivElement>(null);
-  const last = index ?? lastAnswer(turn);
-  const before = useAttempt(turn.id, last, false);
+  const compared = attemptOf(turn, index ?? -1);
+  const before = useAttempt(turn.id, compared?.index ?? null, false);
   const { value, problems } = read(draft);
   useEffect(() => () => controller.current?.abort(), []);
   useEffect(() => form.current?.querySelector<HTMLElement>("#draft-messages")?.focus({ preventScroll: true }), []);
@@ -73,9 +75,9 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
     setSent(null);
     results.current?.scrollIntoView({ block: "nearest" });
     try {
-      setSent(await resend(value, mine.signal));
+      setSent(await resend(value, index === null, mine.signal));
     } catch (error) {
-      setSent({ turn: null, content: null, error: mine.signal.aborted ? new ApiError(0, "The request was stopped.") : asApiError(error) });
+      setSent({ turn: null, attempt: null, content: null, error: mine.signal.aborted ? new ApiError(0, "The request was stopped.") : asApiError(error) });
     } finally {
       setSince(null);
     }
@@ -138,6 +140,7 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
         <Outcome
           title="Before"
           turn={turn}
+          attempt={compared}
           content={before && !(before instanceof ApiError) ? before : null}
           error={before instanceof ApiError ? before : null}
         />
@@ -188,24 +191,25 @@ function JsonField({ id, label, rows, value, problem, onInput }: JsonFieldProps)
   );
 }
 
-function Outcome({ title, turn, content, error }: { title: string } & Sent) {
+function Outcome({ title, turn, attempt, content, error }: { title: string } & Sent) {
   const reading = content?.reading;
+  const usage = attempt?.usage;
   return (
     <section class="outcome" aria-label={title}>
       <h2>{title}</h2>
       {turn && (
         <div class="facts-line">
           <StateMark state={turn.state} />
-          <ModeTags mode={turn.mode} format={turn.format} constraint={turn.constraint} />
-          <span>{plural(turn.rounds, "request")} to the model</span>
-          {turn.completion_tokens != null && <span>{count(turn.prompt_tokens)} → {count(turn.completion_tokens)} tokens</span>}
-          <span>{duration(turn.seconds)}</span>
+          {attempt && <ModeTags mode={attempt.mode} format={attempt.format} constraint={attempt.constraint} />}
+          {usage?.completion_tokens != null && <span>{count(usage.prompt_tokens)} → {count(usage.completion_tokens)} tokens</span>}
+          {attempt && <span>{duration(attempt.seconds)}</span>}
+          {turn.rounds > 1 && attempt && <span>request {attempt.index + 1} of {turn.rounds}</span>}
           {title === "After" && <button type="button" onClick={() => openTurn(turn.id)}>Open this turn</button>}
         </div>
       )}
       {error && <Problem error={error} />}
       {turn?.error && <p class="bad"><Line text={turn.error} /></p>}
-      {turn?.reasons.map((each, place) => <p key={place} class="reason"><Line text={each} /></p>)}
+      {attempt?.reason && <p class="reason"><Line text={attempt.reason} /></p>}
       {reading?.calls.map((call, place) => <CallBlock key={place} call={call} label={String(place + 1)} />)}
       {reading?.content && <TextBlock text={reading.content} label="Content" />}
       {reading?.reasoning && (
@@ -271,8 +275,11 @@ function read(draft: Draft): { value: Body | null; problems: Partial<Record<keyo
   return { value: body, problems };
 }
 
-/** Sends a request as a turn of its own, and reads that turn. Throws ApiError where no turn is known of it. */
-async function resend(body: Body, signal: AbortSignal): Promise<Sent> {
+/**
+ * Sends a request as a turn of its own, and reads that turn. Throws ApiError where no turn is known of it. An edited attempt is
+ * compared with the first attempt of that turn, a client's request (`isWhole`) with its last answer.
+ */
+async function resend(body: Body, isWhole: boolean, signal: AbortSignal): Promise<Sent> {
   let error: ApiError | null = null;
   let id: string | null = null;
   try {
@@ -291,14 +298,14 @@ async function resend(body: Body, signal: AbortSignal): Promise<Sent> {
       throw error ?? problem;
     });
     if (turn.state !== "running" || tries >= 20) {
-      const index = lastAnswer(turn);
-      const content = index === null ? null : await get<AttemptContent>(`/api/turns/${encodeURIComponent(id)}/attempts/${index}`, signal);
-      return { turn, content, error };
+      const attempt = attemptOf(turn, isWhole ? -1 : 0);
+      const path = `/api/turns/${encodeURIComponent(id)}/attempts/${attempt?.index}`;
+      return { turn, attempt, content: attempt && (await get<AttemptContent>(path, signal)), error };
     }
     await new Promise((done) => window.setTimeout(done, 100));
   }
 }
 
-function lastAnswer(turn: Turn): number | null {
-  return turn.attempts.at(-1)?.index ?? null;
+function attemptOf(turn: Turn, index: number): Attempt | null {
+  return turn.attempts.at(index) ?? null;
 }

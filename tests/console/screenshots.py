@@ -1,0 +1,47 @@
+"""``python -m console.screenshots`` in ``tests`` (``make screenshots``): take the pictures of the console for the documentation."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from console.browser import BOUND, open_page, running_browser, why_no_chromium
+from console.travel import running_agency
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+MAX_BYTES = 200_000
+
+
+def main() -> int:
+    if (reason := why_no_chromium()) is not None:
+        sys.exit(reason)
+    expect.set_options(timeout=BOUND)
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, running_agency(Path(folder)) as (agency, turn), running_browser() as browser:
+        for name, path, theme, width, height in (
+            ("turns", "/turns", "light", 1200, 680),
+            ("turn", f"/turns/{turn}", "dark", 1200, 740),
+            ("resend", f"/turns/{turn}?edit=a0", "light", 1200, 800),
+        ):
+            with open_page(browser, f"{agency.origin}/console{path}", theme=theme, width=width, height=height) as page:
+                expect(page.get_by_role("status")).to_have_text("Live")
+                expect(page.get_by_text("Loading…")).to_have_count(0)
+                if name == "resend":
+                    page.get_by_label("Constrain").select_option("off")
+                    approval = threading.Thread(target=agency.approve)
+                    approval.start()
+                    page.get_by_role("button", name="Send").click()
+                    approval.join()
+                    expect(page.get_by_role("button", name="Open this turn")).to_be_visible()
+                picture = page.screenshot(animations="disabled", caret="hide")
+            assert len(picture) <= MAX_BYTES, f"{name} has {len(picture)} bytes"
+            (IMAGES / f"console-{name}.png").write_bytes(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
