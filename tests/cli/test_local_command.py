@@ -164,10 +164,11 @@ def test_server_ends_with_the_command(tmp_path: Path, number: signal.Signals) ->
 
 
 @pytest.mark.usefixtures("llama")
-def test_ctrl_c_leaves_the_server_to_the_requests_that_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_all_processes_leaves_the_server_to_the_requests_that_run(tmp_path: Path, number: signal.Signals) -> None:
     with running(model(tmp_path)) as child:
         url = upstream_of(child)
-        os.kill(server_process(child), signal.SIGINT)  # a terminal sends it to all processes
+        os.kill(server_process(child), number)  # as a terminal's Ctrl-C and systemd's stop do
         assert answers(url)
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,3 +183,14 @@ def test_pattern_of_a_text_between_tags_admits_no_tag(name: str) -> None:
     text = written(name, spec, {"words": ["abc"]})
     assert matcher.accepts(text)
     assert not matcher.accepts(text.replace("abc", "a<c"))
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": ["array", "null"]}, {}])
+@pytest.mark.parametrize("name", ["fenced", "hermes"])
+def test_arguments_are_an_object_where_the_schema_is_that_of_none(name: str, schema: dict[str, Any]) -> None:
+    spec = ToolSpec("f", "", {"type": "object"})
+    matcher = Matcher(grammar_of(name, [replace(spec, parameters=schema)]))
+    text = written(name, spec, {"a": 1})
+    assert matcher.accepts(text)
+    assert not matcher.accepts(text.replace('{"a": 1}', '"a"'))
+    assert not matcher.accepts(text.replace('{"a": 1}', "null"))

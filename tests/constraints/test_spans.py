@@ -127,3 +127,8 @@ def test_tools_that_take_what_is_said_are_chosen_from() -> None:
 
 def test_text_without_words_leaves_arguments_free() -> None:
     assert matcher("?!", tool("f", {"text": TEXT})).accepts(call("f", {"text": "anything"}))
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_conversation_without_words_leaves_an_argument_free(text: str) -> None:
+    assert matcher(text, tool("get_weather", {"city": TEXT})).accepts(call("get_weather", {"city": "Oslo"}))

@@ -148,8 +148,8 @@ class _Supervisor(threading.Thread):
     def stop(self) -> None:
         """End the process."""
         self._stopping.set()
-        if self._child is not None:
-            self._child.process.terminate()
+        if self._child is not None and (stdin := self._child.process.stdin) is not None:
+            stdin.close()
         self.join(_STOP_SECONDS)  # one that still loads its model ends with its standard input
 
     def run(self) -> None:
@@ -233,6 +233,8 @@ def main() -> None:
         server = xllamacpp.Server(parameters)
     except RuntimeError:
         sys.exit(1)  # its log has the reason
+    # A signal to the whole group is for the parent, too: it closes standard input once the running requests are answered.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(server.listening_address, flush=True)
     sys.stdin.read()
     os._exit(0)  # its threads may be generating

@@ -92,18 +92,33 @@ class OfferedTool:
     @property
     def unenforced(self) -> tuple[str, ...]:
         """What a grammar of its calls does not enforce, in words."""
-        why = f"the grammar of its text: {self._text}"
-        return (*self.compiled.unenforced, *([why] if isinstance(self._text, TextGrammarError) else ()))
+        found = list(self.compiled.unenforced)
+        if isinstance(self._text, TextGrammarError):
+            found.append(f"the grammar of its text: {self._text}")
+        if not (self._objects or isinstance(self.compiled.form, AnyForm)):
+            found.append("the schema is that of no object, which arguments are")
+        return tuple(found)
 
     @cached_property
-    def objects(self) -> tuple[ObjectForm, ...]:
-        """The objects that the arguments can be. Raises NoGrammarError if they are not known."""
+    def _objects(self) -> tuple[ObjectForm, ...]:
+        """The objects that the schema admits."""
         form = self.compiled.form
         found = form.options if isinstance(form, ChoiceForm) else (form,)
-        objects = tuple(option for option in found if isinstance(option, ObjectForm))
-        if self.compiled.refused or not objects:
+        return tuple(option for option in found if isinstance(option, ObjectForm))
+
+    @property
+    def objects(self) -> tuple[ObjectForm, ...]:
+        """The objects that the arguments can be. Raises NoGrammarError if they are not known."""
+        if self.compiled.refused or not self._objects:
             raise NoGrammarError(f"the arguments of {self.spec.name!r} can be anything")
-        return objects
+        return self._objects
+
+    @property
+    def arguments(self) -> Form:
+        """The form of the arguments: any object where they are not known."""
+        if self.compiled.refused or not self._objects:
+            return ANY_OBJECT
+        return self._objects[0] if len(self._objects) == 1 else ChoiceForm(self._objects)
 
 
 class CallWriter:
@@ -142,13 +157,13 @@ class CallWriter:
                 text = sequence(excluding("`~{ \t\r\n"), grammar.without("plain", ["\n`", "\n~"]))
             return sequence(literal(f"```{writer.call_tag} {name}\n"), text, literal("\n```"))
         head = f'```{writer.call_tag}\n{{"name": {quoted(name)}, "arguments": '
-        return sequence(literal(head), self._json.value(_arguments(tool)), literal("}\n```"))
+        return sequence(literal(head), self._json.value(tool.arguments), literal("}\n```"))
 
     def _call(self, writer: FamilyWriter, tool: OfferedTool) -> str:
         style, name = writer.style, tool.spec.name
         if isinstance(style, JsonStyle):
             laid = writer.call.format_map(style(ToolCall(_ID, name, f'"{_VALUE}"'), 0, _NO_MARKERS))
-            return _fill(laid, {_VALUE: self._json.value(_arguments(tool)), _ID: _id(writer, name)})
+            return _fill(laid, {_VALUE: self._json.value(tool.arguments), _ID: _id(writer, name)})
         parts = {"call": f"{name}({_VALUE})", "arguments": f"{{{_VALUE}}}", "values": _VALUE, "index": _ID}
         laid = writer.call.format_map({**parts, "name": style.attribute(name) if isinstance(style, Elements) else name})
         return _fill(laid, {_VALUE: alternatives([*map(self._inside, tool.objects)]), _ID: "[1-9] [0-9]?"})
@@ -177,10 +192,6 @@ class CallWriter:
             written = [(sequence(literal(f"{member.name}="), values.value(member.form)), member.required) for member in named]
             options.append(join_members(self._grammar, written, ", "))
         return alternatives(options)
-
-
-def _arguments(tool: OfferedTool) -> Form:
-    return ANY_OBJECT if tool.compiled.refused else tool.compiled.form
 
 
 def _fill(laid: str, slots: Mapping[str, str]) -> str:

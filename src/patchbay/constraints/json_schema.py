@@ -14,7 +14,7 @@ def call_schema(tools: Sequence[OfferedTool]) -> dict[str, Any]:
     """Return the schema of one call as the object of ``name`` and ``arguments`` that all formats read."""
     calls = [
         _object(
-            {"name": {"type": "string", "enum": [tool.spec.name]}, "arguments": form_schema(tool.compiled.form)},
+            {"name": {"type": "string", "enum": [tool.spec.name]}, "arguments": form_schema(tool.arguments)},
             ["name", "arguments"],
         )
         for tool in tools

@@ -145,7 +145,7 @@ class Spans:
         found = list(_WORD.finditer(self._text))[-_MAX_WORDS:]
         ends = [*(match.start() for match in found[1:]), len(self._text)]
         words = []
-        for match, end in zip(found, ends, strict=True):
+        for match, end in zip(found, ends, strict=False):  # (a text without words has an end, too)
             whole = match[0]
             opened, closed = whole.lstrip(_LEADING), whole.rstrip(_TRAILING)
             words.append(_Word(whole, opened, closed, opened.rstrip(_TRAILING), self._text[match.end() : end]))

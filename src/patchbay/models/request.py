@@ -406,8 +406,10 @@ class ChatCompletionBody(RequestFields):
         if given is None:
             return options
         if not isinstance(given, Mapping) or given.keys() - _OWN_OPTIONS.keys():
-            names = ", ".join(map(repr, _OWN_OPTIONS))
-            raise InvalidRequestError(f"'{_OWN_FIELD}' must be an object of {names}.", param=_OWN_FIELD)
+            *first, last = map(repr, _OWN_OPTIONS)
+            unknown = ", ".join(map(repr, given.keys() - _OWN_OPTIONS.keys())) if isinstance(given, Mapping) else ""
+            problem = f"'{_OWN_FIELD}' has no option {unknown}" if unknown else f"'{_OWN_FIELD}' must be an object"
+            raise InvalidRequestError(f"{problem}: its options are {', '.join(first)} and {last}.", param=_OWN_FIELD)
         for name, value in given.items():
             if not isinstance(value, _OWN_OPTIONS[name]):
                 kind = "a boolean" if _OWN_OPTIONS[name] is bool else "a string"
