@@ -24,7 +24,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, running_agency(Path(folder)) as (agency, turn), running_browser() as browser:
         for name, path, theme, width, height in (
             ("turns", "/turns", "light", 1200, 680),
-            ("turn", f"/turns/{turn}", "dark", 1200, 740),
+            ("turn", f"/turns/{turn}", "dark", 1200, 720),
             ("resend", f"/turns/{turn}?edit=a0", "light", 1200, 800),
         ):
             with open_page(browser, f"{agency.origin}/console{path}", theme=theme, width=width, height=height) as page:
