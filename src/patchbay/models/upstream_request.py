@@ -122,7 +122,8 @@ class UpstreamRequestBuilder:
         """Return the constraint of the reply. Raises InvalidRequestError if there must be one and there is none."""
         server, made = self._server, NO_CONSTRAINT
         if server is None or (server.backend is None and not self._is_forced) or not self.may_constrain:
-            return made
+            has_own = self._client_request.constrained and self.kind == "text" and not self.format_only
+            return replace(made, reason="the request has a constraint of its own") if has_own else made
         if server.backend is not None and not self._accepts.no_constraint:
             reasons = server.reasons is not False
             made = self._client_request.constraint(server.backend, reasons=reasons, opened=self._known.prefilled)
