@@ -1,7 +1,7 @@
 // One tool call, or one approval, of a turn.
 
 import { ApiError, type RuntimeEvent, type Turn } from "../api";
-import { dateAndTime, duration } from "../format";
+import { dateAndTime, duration, pretty } from "../format";
 import { Tag } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 import { useAttempt } from "./attempt";
@@ -13,6 +13,9 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
   const decisions = part.events.flatMap((event) => asList(event.attrs?.decisions));
   const answeredBy = part.events.map((event) => event.attrs?.responded_by).find((value) => typeof value === "string") as string | undefined;
   const callId = String(part.events.find((event) => event.attrs?.call_id)?.attrs?.call_id ?? "");
+  // A record of a settled call has no arguments: they stand in the answer that made the call.
+  const called = turn.attempts.flatMap((attempt) => attempt.calls).find((call) => call.id === callId);
+  const given = find("Arguments");
   return (
     <>
       <div class="facts-line">
@@ -42,10 +45,10 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
           </ul>
         </>
       )}
-      {find("Arguments") !== undefined && (
+      {(given !== undefined || called) && (
         <>
           <h2>Arguments</h2>
-          <JsonBlock value={find("Arguments")} label="Arguments" />
+          {given !== undefined ? <JsonBlock value={given} label="Arguments" /> : <TextBlock text={pretty(called!.arguments)} label="Arguments" />}
         </>
       )}
       {part.kind === "tool" && <Result turn={turn} part={part} callId={callId} />}
