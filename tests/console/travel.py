@@ -168,8 +168,8 @@ class Agency:
 
 
 @contextlib.contextmanager
-def running_agency(folder: Path) -> Iterator[tuple[Agency, str]]:
-    """Run the agency with its turns: the last one runs. Yields it, and the id of the turn that asks for a flight."""
+def running_agency(folder: Path, *, earlier: int = 3) -> Iterator[tuple[Agency, str]]:
+    """Run the agency with ``earlier`` times the other turns, and one that runs. Yields it, and the id of the turn of QUESTION."""
     policy = folder / "patchbay.toml"
     policy.write_text(POLICY)
     with ScriptedUpstream(answer, model="qwen3-8b-instruct") as upstream:
@@ -183,7 +183,7 @@ def running_agency(folder: Path) -> Iterator[tuple[Agency, str]]:
             app.managers["travel"].register_tool(function)
         with serving(app) as port:
             agency = Agency(port)
-            for _ in range(3):
+            for _ in range(earlier):
                 for model, question in OTHERS:
                     agency.turn(model, question)
             person = threading.Thread(target=agency.approve)
