@@ -214,6 +214,14 @@ def test_a_call_waits_for_a_person_over_http(decision, result, tmp_path) -> None
         assert "So be it." == answer.result(BOUND).choices[0].message.content
         assert result in chat.asked[1]["messages"][-1]["content"]
         assert (1 if decision == "approve" else 0) == len(callback.calls)
+        [turn] = chat.server.ask("GET", "/api/turns?tool=erase").json["turns"]
+        events = chat.server.ask("GET", f"/api/turns/{turn['id']}").json["events"]
+    ran = ["agent.tool.exec_start", "agent.tool.exec_end"] if decision == "approve" else ["agent.tool.exec_skipped"]
+    assert ["agent.approval.requested", "agent.approval.decided", *ran] == [each["kind"] for each in events]
+    assert [request["call_id"]] * len(events) == [each["attrs"]["call_id"] for each in events]
+    assert ("approved" if decision == "approve" else "denied", "ben") == tuple(
+        events[1]["payload"][name] for name in ("Decision", "By")
+    )
 
 
 def test_a_yes_for_the_session_is_for_this_session_alone(tmp_path) -> None:

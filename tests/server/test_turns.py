@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
+import http.client
 import json
 import time
 import tracemalloc
@@ -13,15 +14,24 @@ from typing import Any
 
 import pytest
 from proxy_rig import Records, open_chat, recording
+from websockets.sync.client import connect
 
 from chat_server.rig import PROTOCOLS, call, calls, request_of, serve_weather
+from patchbay import tool
 from patchbay._redaction import Redactor
+from patchbay.agents import LlmAgent
+from patchbay.hooks import Meta
+from patchbay.hooks.events import CallRecord
+from patchbay.models import resolve_model
 from patchbay.models.attempt import Attempt
 from patchbay.proxy import create_app
+from patchbay.server import ToolsSettings, create_tools_app
 from patchbay.server.turns import MAX_PASSED, TurnStore
 from patchbay.testing import Message, Raw, ScriptedUpstream, Text
+from patchbay.tools.registry import Registration
 from patchbay.types import ToolCall
-from support.http_server import HttpResponse, ask, serving
+from realtime.server.rig import Client
+from support.http_server import BOUND, HttpResponse, ask, serving
 
 CHAT = "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -29,6 +39,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHE
 FENCED = '```tool_call\n{"name": "weather", "arguments": {"city": "Rome"}}\n```'
 MESSAGES = [{"role": "user", "content": "How is  Rome?"}]
 BODY = {"model": "m", "messages": MESSAGES, "tools": TOOLS}
+JSON = {"content-type": "application/json"}
 KEY = "the-key-of-this-test"
 
 
@@ -260,8 +271,85 @@ def test_turn_of_a_tool_server_has_the_attempts_of_all_rounds() -> None:
         found["role"], found["session"], found["mode"], found["calls"], found["rounds"],
     )  # fmt: skip
     assert [["weather"], []] == [[each["name"] for each in attempt["calls"]] for attempt in turn["attempts"]]
+    began, ended = turn["events"]
+    assert ("agent.tool.exec_start", {"Tool": "weather", "Arguments": {"city": "Rome"}}) == (began["kind"], began["payload"])
+    assert ("agent.tool.exec_end", "weather", False) == (ended["kind"], ended["payload"]["Tool"], ended["payload"]["IsError"])
+    assert (turn["id"], "call_1") == (ended["scope"]["turn_id"], ended["attrs"]["call_id"])
+    assert ended["payload"]["Duration"] > 0
     assert ("tool", "Sunny.") == (last["request"]["messages"][-1]["role"], last["text"])
     assert turn["client_request"]["messages"] == [{"role": "user", "content": "How is Rome?"}]
+
+
+def test_requests_of_a_live_session_are_turns() -> None:
+    with ScriptedUpstream([calls(call("weather", '{"city": "Rome"}')), "Sunny."]) as upstream:
+        app = create_tools_app(("ann",), upstream=upstream.url, settings=ToolsSettings(lease=0.0))
+        app.registry.register(Registration("weather", "", SCHEMA, callback_url="http://127.0.0.1:9/"))
+        assert app.proxy is not None
+        records = recording(app.proxy)
+        with serving(app, sockets=True) as port:
+            address = f"ws://127.0.0.1:{port}/api/sessions/ann?model=m&session=s1"
+            with connect(address, open_timeout=BOUND, proxy=None) as socket:
+                Client(socket).answer("How is Rome?")
+            records.wait(2)
+            second, first = ask(port, "GET", "/api/turns?session=s1").json["turns"]
+            shown = ask(port, "GET", f"/api/turns/{second['id']}/attempts/0").json
+    assert [("session", "m", "ann", "How is Rome?", 1)] * 2 == [
+        (each["protocol"], each["model"], each["role"], each["preview"], each["rounds"]) for each in (first, second)
+    ]
+    assert (["weather"], [], "Sunny.") == (first["calls"], second["calls"], shown["text"])
+
+
+def test_requests_of_an_agents_model_are_attempts_of_its_turn() -> None:
+    with ScriptedUpstream([calls(call("add", '{"a": 1, "b": 2}')), "It is 3."]) as upstream:
+
+        @tool
+        def add(a: int, b: int) -> int:
+            """Add two numbers."""
+            return a + b
+
+        agent = LlmAgent(name="helper", model=resolve_model("openai/m", base_url=upstream.url, api_key="unused"), tools=[add])
+        app = create_tools_app(settings=ToolsSettings(lease=0.0), agents=[agent])
+        assert app.proxy is not None
+        records = recording(app.proxy)
+        with serving(app) as port:
+            assert 200 == ask(port, "POST", CHAT, {"model": "helper", "messages": MESSAGES}, headers=JSON).status
+            records.wait()
+            [turn] = ask(port, "GET", "/api/turns").json["turns"]
+            shown = ask(port, "GET", f"/api/turns/{turn['id']}/attempts/1").json
+    assert ("helper", ["add"], 2) == (turn["model"], turn["calls"], turn["rounds"])
+    assert ("It is 3.", "m") == (shown["text"], shown["request"]["model"])
+
+
+def test_begin_of_a_request_is_sent_to_readers_that_ask_for_it() -> None:
+    with proxy([FENCED, FENCED]) as at:
+        with events(at.port, "?kind=server.request.*") as asking, events(at.port, "") as all_others:
+            at.chat()
+            begun, ended = read_event(asking), read_event(all_others)
+        [turn] = at.turns()
+    assert ("server.request.begin", "running", "How is Rome?", "m") == (
+        begun["kind"], begun["payload"]["state"], begun["payload"]["preview"], begun["payload"]["model"],
+    )  # fmt: skip
+    assert ("server.request", turn["id"], 1, "fenced") == (
+        ended["kind"], begun["payload"]["id"], ended["payload"]["rounds"], ended["payload"]["format"],
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def events(port: int, query: str) -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+    try:
+        connection.request("GET", f"/api/events{query}")
+        response = connection.getresponse()
+        assert b": \n" == response.readline()
+        yield response
+    finally:
+        connection.close()
+
+
+def read_event(response: http.client.HTTPResponse) -> Any:
+    while not (line := response.readline()).startswith(b"data: "):
+        assert line
+    return json.loads(line[6:])
 
 
 # the store
@@ -287,6 +375,14 @@ class Reader:
         self.choices = {0: Choice(size)}
 
 
+def settled(turn_id: str, name: str) -> CallRecord:
+    meta = Meta(turn_id=turn_id, session_key=f"s-{turn_id}")
+    decided = ((f"hook {turn_id}", "before_tool", "allow"),)
+    return CallRecord(
+        time.time(), meta, {"inbound": name}, f"{turn_id}-{name}", name, "", "d", decided, "", False, "", 7, time.time()
+    )
+
+
 def filled(store: TurnStore, count: int, size: int) -> None:
     """Add turns with two attempts each, of so many bytes and characters in all of their parts."""
     for number in range(count):
@@ -297,7 +393,8 @@ def filled(store: TurnStore, count: int, size: int) -> None:
             reader: Any = Reader(size)
             turn.add_attempt(Attempt(b"%d" % again * size, body, time.time(), reason="w" * size, reader=reader))
         turn.add_passed(b"p" * size)
-        turn.add_event(b"e" * size)
+        for index in range(3):
+            turn.add_settled(settled(turn.id, f"{index}" * size))
         turn.end(time.perf_counter(), status=number + 1000, error="f" * size, ending=b"e" * size)
 
 
@@ -318,7 +415,7 @@ def test_memory_of_the_store_stays_within_its_bound(size: int) -> None:
     assert store.size <= bound
     assert sum(turn.size for turn in store.newest()) == store.size
     assert taken <= bound
-    assert len(store.newest()) > 3
+    assert len(store.newest()) > 2
     assert store.size > bound // 2
 
 

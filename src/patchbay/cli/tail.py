@@ -28,6 +28,7 @@ _MISSING: Final = "This is no patchbay serve and no patchbay proxy: it has no ev
 _PROXY_URL: Final = " (http://127.0.0.1:8787 for a proxy with the default port)"
 DROPPED: Final = "stream.dropped"  # an event of the stream itself, in no turn
 REQUEST: Final = "server.request"  # of each request to a model, also without a turn
+REQUEST_BEGIN: Final = "server.request.begin"
 
 
 def tail(
@@ -112,7 +113,7 @@ def _check_kinds(patterns: Sequence[str]) -> None:
     """Raise ConfigurationError for a pattern that matches no kind of event."""
     from patchbay.hooks.process.protocol import KINDS
 
-    known = KINDS | {DROPPED, REQUEST}
+    known = KINDS | {DROPPED, REQUEST, REQUEST_BEGIN}
     for each in patterns:
         if not any(fnmatchcase(kind, each) for kind in known):
             ours = ", ".join(sorted(kind for kind in known if kind.startswith("agent.")))

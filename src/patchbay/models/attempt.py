@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -11,7 +11,9 @@ import msgspec
 if TYPE_CHECKING:
     from patchbay.models.answer_reader import AnswerReader
     from patchbay.models.options import TextOptions
-    from patchbay.types import ToolCall
+
+Call = tuple[str, str, str]
+"""The id, the name and the arguments of a call."""
 
 Counts = tuple[int | None, int | None, int | None]
 """Tokens of the prompt, of the answer, and of the prompt's part that came from the server's cache."""
@@ -46,7 +48,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):  # a struct: one is made for 
     reader: AnswerReader[Any] | None = None
     text: str | None = None
     reasoning: str = ""
-    calls: Sequence[ToolCall] = ()
+    calls: tuple[Call, ...] = ()
     counts: Counts = NO_COUNTS
     prefilled: bool = False
     begins_json: bool = False

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-
-from patchbay.models.attempt import counts_of
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):  # one for each request; a dataclass takes five times as long
@@ -24,7 +22,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):  # one for each 
     session: str = ""
     """The key of the agent's session."""
     mode: Literal["", "native", "text"] = ""
-    """How the model got its tools: "" if there were none, and for a live session."""
+    """How the model got its tools: "" if there were none."""
     format: str = ""
     """The format in which a text model got its tools."""
     constraint: Literal["", "grammar", "schema"] = ""
@@ -47,12 +45,4 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):  # one for each 
     error: str = ""
     """The code and the message of a failure, without secrets."""
     reasons: tuple[str, ...] = ()
-    """Why the model was asked again, and why ``mode`` is "text"; empty for a live session."""
-
-
-def token_counts(usage: Any) -> dict[str, Any]:
-    """Return the members of a record for OpenAI's ``usage``; empty for anything else."""
-    given, written, cached = counts_of(usage)
-    if given is None or written is None:
-        return {}
-    return {"prompt_tokens": given, "completion_tokens": written, "cached_tokens": cached}
+    """Why the model was asked again, and why ``mode`` is "text"."""

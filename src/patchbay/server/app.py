@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing_extensions import override
 
 import patchbay
 from patchbay._redaction import protect
+from patchbay.approvals import ApprovalService
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
 from patchbay.mcp.config import McpServer, checked
@@ -38,7 +39,6 @@ from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_api import describe_token, make_router
 from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
-from patchbay.server.request_state import RequestObserver
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.server.turns import TurnStore
@@ -135,7 +135,8 @@ class ToolsApp:
         token = self._settings.token
         turns = self._proxy.turns if self._proxy is not None else TurnStore()
         facts = ConsoleFacts("serve", upstream.upstream if upstream is not None else None, token, lambda: [*self.registry.roles])
-        add_console(self.api, facts, self._console, turns)
+        self.governance.hooks.recorders.append(turns.add_call)
+        add_console(self.api, facts, self._console, turns, self.governance.approvals)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -245,9 +246,8 @@ def create_tools_app(
         tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token, agents=served)
         models = served.models if served is not None else ()
         proxy = ProxyApp(proxied, tools.make_exchange, tools=tools, has_upstream=upstream is not None, own_models=models)
-        governance.events.watch(proxy.observers)
-    observers = proxy.observers if proxy is not None else ()
-    sessions = _make_sessions(managers, governance, realtime, upstream, chat, served, observers)
+        governance.events.watch(proxy.observers, proxy.turns.watchers)
+    sessions = _make_sessions(managers, governance, realtime, upstream, chat, served, proxy)
     endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
     run_beside = contextlib.nullcontext if beside is None else partial(beside, service)
@@ -289,7 +289,7 @@ def _make_sessions(
     upstream: ProxySettings | None,
     chat: ChatSettings | None,
     agents: ServedAgents | None,
-    observers: Sequence[RequestObserver],
+    proxy: ProxyApp | None,
 ) -> LiveSessionsApp | None:
     """Return what serves live sessions; None where there is no model for them."""
     if upstream is None and realtime is None and agents is None:
@@ -298,7 +298,8 @@ def _make_sessions(
     from patchbay.server.live_sessions.protocol import LiveSessionsSettings
 
     settings = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat, agents=agents)
-    return LiveSessionsApp(managers, governance, settings, observers=observers)
+    observers, turns = (proxy.observers, proxy.turns) if proxy is not None else ((), None)
+    return LiveSessionsApp(managers, governance, settings, observers=observers, turns=turns)
 
 
 def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings) -> None:
@@ -341,14 +342,15 @@ class GovernedProxy(ProxyApp):
         tools = ToolChat(settings.upstream, ToolRegistry(), ChatSettings(options), governance)
         super().__init__(settings, tools.make_exchange, tools=tools)
         self._governance = governance
-        governance.events.watch(self.observers)
+        governance.events.watch(self.observers, self.turns.watchers)
         try:
             access = _admin_access(settings)
         except ConfigurationError as error:
             raise ConfigurationError(f"with hooks the proxy's key is also that of those who approve calls: {error}") from None
         self.api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
         governance.add_routes(self.api, needs_token=settings.api_key is not None)
-        self._middleware = _console_of(self, self.api, access)
+        governance.hooks.recorders.append(self.turns.add_call)
+        self._middleware = _console_of(self, self.api, access, governance.approvals)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -391,7 +393,7 @@ class ProxyAdmin:
     def __init__(self, proxy: ProxyApp) -> None:
         access = _admin_access(proxy.settings)
         self._stream = EventStream(HookManager())
-        self._stream.watch(proxy.observers)
+        self._stream.watch(proxy.observers, proxy.turns.watchers)
         api = _make_api(lambda _api: contextlib.nullcontext(), openapi_url=None)
         api.include_router(make_events_router(self._stream, needs_token=proxy.settings.api_key is not None))
         self._middleware = _console_of(proxy, api, access)
@@ -402,16 +404,25 @@ class ProxyAdmin:
         await self._middleware(scope, receive, send)
 
 
-def add_console(api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, turns: TurnStore) -> None:
+def add_console(
+    api: FastAPI,
+    facts: ConsoleFacts,
+    sessions: ConsoleSessions,
+    turns: TurnStore,
+    approvals: ApprovalService | None = None,
+) -> None:
     """Add the routes of the console and of the turns."""
     api.include_router(make_console_router(facts, sessions, turns))
-    api.include_router(make_turns_router(turns, needs_token=facts.token is not None))
+    api.include_router(make_turns_router(turns, approvals, needs_token=facts.token is not None))
 
 
-def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings) -> AccessMiddleware:
+def _console_of(
+    proxy: ProxyApp, api: FastAPI, access: ToolsSettings, approvals: ApprovalService | None = None
+) -> AccessMiddleware:
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
-    add_console(api, ConsoleFacts("proxy", settings.upstream, settings.api_key), proxy.console_sessions, proxy.turns)
+    facts = ConsoleFacts("proxy", settings.upstream, settings.api_key)
+    add_console(api, facts, proxy.console_sessions, proxy.turns, approvals)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 import patchbay
+from patchbay.approvals import ApprovalService
 from patchbay.server.admin_api import admin_router
 from patchbay.server.auth import CONSOLE_PATH, TRUSTED, unauthorized
 from patchbay.server.console_sessions import ConsoleSessions
@@ -27,6 +28,8 @@ from patchbay.server.turn_views import TurnQuery, attempt_detail, detail_of, enc
 from patchbay.server.turns import Turn, TurnStore
 from patchbay.tools.threads import run_in_thread
 
+_MOST_APPROVALS: Final = 500
+"""How many of the last requests for approval are searched for those of a turn."""
 _MAX_TOKEN_CHARS: Final = 4096
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -84,8 +87,8 @@ def make_console_router(facts: ConsoleFacts, sessions: ConsoleSessions, store: T
     return router
 
 
-def make_turns_router(store: TurnStore, *, needs_token: bool) -> APIRouter:
-    """Return the routes over ``store``. ``needs_token``: the server has a token."""
+def make_turns_router(store: TurnStore, approvals: ApprovalService | None = None, *, needs_token: bool) -> APIRouter:
+    """Return the routes over ``store``, with what waited for ``approvals``. ``needs_token``: the server has a token."""
     responses: dict[int | str, dict[str, Any]] = {401: {"description": "The server has a token, which was not sent."}}
     router = admin_router(
         "turns", "read the turns", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
@@ -133,7 +136,9 @@ def make_turns_router(store: TurnStore, *, needs_token: bool) -> APIRouter:
         download: Annotated[bool, Query(description="As an attachment, with the requests and answers of all attempts.")] = False,  # noqa: FBT002  (a query's)
     ) -> Response:
         turn = find(turn_id)
-        content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, whole=download)))
+        asked = await approvals.recent(_MOST_APPROVALS) if approvals is not None else []
+        asked = [each for each in asked if turn.id in (each.turn, each.parent_turn)]
+        content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, asked, whole=download)))
         if not download:
             return _response(content)
         name = re.sub(r"[^A-Za-z0-9._-]", "_", turn.id)

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -24,12 +24,15 @@ from patchbay.hooks.process.protocol import encode_event
 from patchbay.hooks.types import Meta
 from patchbay.models.request_record import RequestRecord
 from patchbay.server.request_state import RequestObserver
+from patchbay.server.turns import Turn, TurnWatcher
 
 NAME: Final = "server.events"
 """The hook's name in the manager."""
 
 REQUEST: Final = "server.request"
 """Kind of the event of a finished request to a model; its payload is a RequestRecord."""
+REQUEST_BEGIN: Final = "server.request.begin"
+"""Kind of the event of a request to a model that begins; its payload is the summary of its turn."""
 
 MAX_READERS: Final = 16
 MAX_QUEUED: Final = 1000
@@ -101,9 +104,13 @@ class EventReader:
 
     def wants(self, event: StreamedEvent) -> bool:
         """Return whether the reader's filters match."""
-        if self._session is not None and event.session != self._session:
-            return False
-        return not self._kinds or any(fnmatchcase(event.kind, pattern) for pattern in self._kinds)
+        return (self._session is None or event.session == self._session) and self.wants_kind(event.kind)
+
+    def wants_kind(self, kind: str) -> bool:
+        """Return whether the reader wants events of this kind; begins of requests must be asked for."""
+        if not self._kinds:
+            return kind != REQUEST_BEGIN
+        return any(fnmatchcase(kind, pattern) for pattern in self._kinds)
 
     def put(self, event: StreamedEvent) -> None:
         """Queue an event, or count it as dropped where the queue is full."""
@@ -144,15 +151,21 @@ class EventStream:
         self._unread_since = 0.0
         self._is_mounted = self._is_stopped = False
         self._request_observers: list[RequestObserver] = []
+        self._turn_watchers: list[TurnWatcher] = []
 
     @property
     def readers(self) -> int:
         """The number of readers."""
         return len(self._readers)
 
-    def watch(self, observers: list[RequestObserver]) -> None:
-        """Send the records of a proxy with these ``observers`` too, from the first reader on."""
+    def watch(self, observers: list[RequestObserver], watchers: list[TurnWatcher] | None = None) -> None:
+        """Send the records of a proxy with these ``observers`` too, from the first reader on.
+
+        ``watchers`` are those of its turns, whose begin is sent then.
+        """
         self._request_observers = observers
+        if watchers is not None:
+            self._turn_watchers = watchers
 
     def join(self, *, kinds: Iterable[str] = (), session: str | None = None, last_id: str = "") -> EventReader:
         """Return a new reader, which must be closed.
@@ -173,6 +186,7 @@ class EventStream:
             self._dropped = self._manager.events.dropped
             self._manager.mount(NAME, self)
             self._request_observers.append(self.add_request)
+            self._turn_watchers.append(self.add_turn)
         return reader
 
     def remove(self, reader: EventReader) -> None:
@@ -190,11 +204,20 @@ class EventStream:
         """Send an event of a turn to the readers that want it."""
         self._publish(event)
 
+    def add_turn(self, turn: Turn) -> None:
+        """Send the begin of a request to the readers that want it; nothing is made of it without one."""
+        if not any(reader.wants_kind(REQUEST_BEGIN) for reader in self._readers):
+            return
+        from patchbay.server.turn_views import encoded_for, summary_of  # imports the formats
+
+        payload = json.loads(encoded_for(turn, summary_of(turn)))
+        self._publish(_request_event(REQUEST_BEGIN, turn.began, payload, agent=turn.agent, turn=turn.id, session=turn.session))
+
     def add_request(self, record: RequestRecord) -> None:
         """Send the record of a request to the readers that want it."""
-        meta = Meta(agent_id=record.agent, turn_id=record.id, session_key=record.session, source="server")
-        severity = "error" if record.error else "info"
-        event = Event(f"req-{record.id}", REQUEST, record.time, meta, {}, severity, msgspec.structs.asdict(record), {})
+        event = _request_event(
+            REQUEST, record.time, msgspec.structs.asdict(record), agent=record.agent, turn=record.id, session=record.session
+        )
         asyncio.get_running_loop().call_soon(self._publish, event)  # after the last events of its turn, which are queued
 
     def _publish(self, event: Event) -> None:
@@ -221,6 +244,8 @@ class EventStream:
         self._is_mounted = False
         if self.add_request in self._request_observers:
             self._request_observers.remove(self.add_request)
+        if self.add_turn in self._turn_watchers:
+            self._turn_watchers.remove(self.add_turn)
         self._end_all()
 
     def _catch_up(self, reader: EventReader, last_id: str) -> None:
@@ -238,6 +263,12 @@ class EventStream:
     def _end_all(self) -> None:
         for reader in self._readers:
             reader.end_stream()
+
+
+def _request_event(kind: str, moment: float, payload: Mapping[str, Any], *, agent: str, turn: str, session: str) -> Event:
+    meta = Meta(agent_id=agent, turn_id=turn, session_key=session, source="server")
+    name = f"{'begin' if kind == REQUEST_BEGIN else 'req'}-{turn}"
+    return Event(name, kind, moment, meta, {}, "error" if payload.get("error") else "info", payload, {})
 
 
 def encoded(event: Event) -> bytes:

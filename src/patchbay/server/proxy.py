@@ -327,14 +327,18 @@ class ProxyApp:
         if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
             state.exchange = turn
             kept.model, kept.stream, kept.agent, kept.session = turn.model, turn.client_streams, turn.role, turn.session
-            return turn.run_turn
-        if self._is_guarded:
+            work: _Work = turn.run_turn
+        elif self._is_guarded:
             raise UnguardedError(
                 "A request with 'functions', or tools other than functions, is", "'tools' of the type 'function'"
             )
-        state.exchange = exchange = self._make_exchange(body, encoder)
-        exchange.log, kept.model, kept.stream = kept, exchange.model, exchange.client_streams
-        return partial(run_chat, exchange=exchange)
+        else:
+            state.exchange = exchange = self._make_exchange(body, encoder)
+            exchange.log, kept.model, kept.stream = kept, exchange.model, exchange.client_streams
+            work = partial(run_chat, exchange=exchange)
+        for watch in self.turns.watchers:
+            watch(kept)
+        return work
 
     async def _begin_frontend(self, state: RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
         """Begin the work on a front-end's request; None where it is answered already. Raises PatchbayError."""

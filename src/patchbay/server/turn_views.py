@@ -8,18 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from patchbay.approvals import ApprovalRequest
+from patchbay.approvals.request import State
+from patchbay.approvals.service import DECIDED, REQUESTED
 from patchbay.errors import PatchbayError
 from patchbay.formats.catalog import FORMATS
 from patchbay.formats.events import CallEnd, CallStart
 from patchbay.formats.parser import StreamParser
-from patchbay.models.attempt import Attempt, Counts, counts_of
+from patchbay.hooks import Event, Meta
+from patchbay.hooks.events import CallRecord
+from patchbay.hooks.process.protocol import encode_event
+from patchbay.models.attempt import Attempt, Call, Counts, counts_of
 from patchbay.models.exchange import make_parser
 from patchbay.models.parts import reasoning_of
 from patchbay.models.request import ChatCompletionBody, format_name
 from patchbay.models.wire import SseDecoder, decode
 from patchbay.server.turns import MAX_PASSED, Turn, record_of
 from patchbay.transcript import text_of
-from patchbay.types import Reply, ToolCall
+from patchbay.types import Reply
 
 PREVIEW_CHARS: Final = 160
 MAX_LOCATED: Final = 100_000
@@ -88,17 +94,59 @@ def summary_of(turn: Turn) -> Json:
     }
 
 
-def detail_of(turn: Turn, *, whole: bool = False) -> Json:
-    """Return all of a turn, with secrets; ``whole``: with what each attempt was sent and answered."""
-    attempts = list(turn.attempts)
-    shown = [_attempt(turn, index) | (attempt_detail(turn, index) if whole else {}) for index in range(len(attempts))]
+def detail_of(turn: Turn, approvals: Sequence[ApprovalRequest] = (), *, whole: bool = False) -> Json:
+    """Return all of a turn, with secrets; ``whole``: with what each attempt was sent and answered.
+
+    ``approvals`` are the requests for approval of its calls.
+    """
+    shown = [_attempt(turn, index) | (attempt_detail(turn, index) if whole else {}) for index in range(len(turn.attempts))]
     return {
         **summary_of(turn),
         "client_request": _object(turn.body) or None,
         "cut": turn.body is None,
         "attempts": shown,
-        "events": [json.loads(event) for event in list(turn.events)],
+        "events": [encode_event(event) for event in _events(turn, approvals)],
     }
+
+
+def _events(turn: Turn, approvals: Sequence[ApprovalRequest]) -> list[Event]:
+    """Return the events of a turn's tools and approvals, in the order of time."""
+    arguments = {call_id: text for attempt in turn.attempts for call_id, _, text in attempt.calls}
+    events = [event for call in list(turn.settled or ()) for event in _call_events(call, arguments.get(call.call_id, ""))]
+    meta = Meta(agent_id=turn.agent, turn_id=turn.id, session_key=turn.session)
+    for request in approvals:
+        attrs, about = {"call_id": request.call_id}, {"ID": request.id, "Tool": request.tool}
+        asked = about | {"Rule": request.rule, "Who": list(request.who), "Deadline": request.deadline}
+        events.append(Event(f"asked-{request.id}", REQUESTED, request.created, meta, {}, "info", asked, attrs))
+        if request.decided is not None:
+            said = about | {"Decision": str(request.state), "By": request.by, "Reason": request.reason}
+            severity = "info" if request.state is State.APPROVED else "warn"
+            events.append(Event(f"decided-{request.id}", DECIDED, request.decided, meta, {}, severity, said, attrs))
+    return sorted(events, key=lambda event: event.time)
+
+
+def _call_events(call: CallRecord, arguments: str) -> list[Event]:
+    """Return the events of a settled call: that its tool began and ended, or was skipped."""
+    attrs: Json = {"call_id": call.call_id}
+    if call.responded_by:
+        attrs["responded_by"] = call.responded_by
+    ended = dict(attrs)
+    if call.decisions:
+        ended["decisions"] = [{"by": by, "point": point, "decision": decision} for by, point, decision in call.decisions]
+    severity = "warn" if call.is_error else "info"
+    if call.is_error and not call.seconds:
+        why = {"Tool": call.tool, "Reason": call.code}
+        return [Event(f"skip-{call.call_id}", "agent.tool.exec_skipped", call.time, call.meta, {}, severity, why, ended)]
+    begun = {"Tool": call.tool, "Arguments": _object(arguments.encode("utf-8", "surrogatepass"))}
+    payload = {
+        "Tool": call.tool, "Duration": round(call.seconds * 1e9), "ForLLMLen": call.result_chars, "IsError": call.is_error,
+        "Code": call.code,
+    }  # fmt: skip
+    began = call.time - call.seconds
+    return [
+        Event(f"begin-{call.call_id}", "agent.tool.exec_start", began, call.meta, {}, "info", begun, attrs),
+        Event(f"end-{call.call_id}", "agent.tool.exec_end", call.time, call.meta, {}, severity, payload, ended),
+    ]
 
 
 def attempt_detail(turn: Turn, index: int) -> Json:
@@ -107,7 +155,7 @@ def attempt_detail(turn: Turn, index: int) -> Json:
     answer = _answer(turn, attempt)
     reading = _read_again(attempt, answer)
     read = {(call["name"], call["arguments"]) for call in reading["calls"]} if reading is not None else set()
-    native = [call for call in answer.calls if (call.name, call.raw_arguments) not in read]
+    native = [call for call in answer.calls if call[1:] not in read]
     return {
         "request": _object(attempt.body) or None,
         "cut": attempt.is_cut or answer.is_cut,
@@ -130,7 +178,7 @@ class _Answer:
     """An answer of the model's server: its text, its calls, and the reasoning that was sent apart."""
 
     text: str | None = None
-    calls: Sequence[ToolCall] = ()
+    calls: Sequence[Call] = ()
     reasoning: str = ""
     counts: Counts = (None, None, None)
     is_cut: bool = False
@@ -141,7 +189,8 @@ def _answer(turn: Turn, attempt: Attempt) -> _Answer:
     if (reader := attempt.reader) is not None and reader.choices:  # it runs: what has come so far
         choice = reader.choices[min(reader.choices)]
         text, reasoning = "".join(choice.raw_text), "".join(choice.raw_reasoning)
-        return _Answer(text, list(choice.calls), reasoning, counts_of(reader.usage))
+        calls = [(call.id, call.name, call.raw_arguments) for call in list(choice.calls)]
+        return _Answer(text, calls, reasoning, counts_of(reader.usage))
     if not turn.passed or attempt is not turn.attempts[-1]:
         return _Answer(attempt.text, attempt.calls, attempt.reasoning, attempt.counts)
     read = _read_passed(_decompressed(b"".join(turn.passed), turn.coding))
@@ -186,7 +235,7 @@ def _read_passed(body: bytes) -> _Answer:
             parts[1] = parts[1] or _text(function.get("name"))
             parts[2] += _text(function.get("arguments"))
     return _Answer(
-        "".join(text), [ToolCall(parts[0], parts[1], parts[2]) for parts in calls.values()], "".join(reasoning), counts_of(usage)
+        "".join(text), [(parts[0], parts[1], parts[2]) for parts in calls.values()], "".join(reasoning), counts_of(usage)
     )
 
 
@@ -260,12 +309,12 @@ def _reading(reply: Reply, answer: _Answer, places: Sequence[tuple[int, int]], n
     text, known = answer.text or "", list(answer.calls)
     calls: list[Json] = []
     for at, call in enumerate(reply.tool_calls):
-        own = next((each for each in known if (each.name, each.raw_arguments) == (call.name, call.raw_arguments)), None)
+        own = next((each for each in known if each[1:] == (call.name, call.raw_arguments)), None)
         if own is not None:
             known.remove(own)
         begin, end = places[at] if places else (None, None)
         calls.append({
-            "id": own.id if own is not None else "",
+            "id": own[0] if own is not None else "",
             "name": call.name,
             "arguments": call.raw_arguments,
             "text": None if begin is None else text[begin:end],
@@ -353,8 +402,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _call(call: ToolCall) -> Json:
-    return {"id": call.id, "name": call.name, "arguments": call.raw_arguments}
+def _call(call: Call) -> Json:
+    return dict(zip(("id", "name", "arguments"), call, strict=True))
 
 
 def _preview(messages: Any) -> str:
@@ -381,11 +430,11 @@ def _contains(turn: Turn, text: str) -> bool:
     """Return whether a turn has a text, in any case; what is redacted is not found."""
     wanted = text.lower()
     forms = {wanted, json.dumps(wanted)[1:-1]}
-    attempts = list(turn.attempts)
+    attempts = turn.attempts
     last = attempts[-1].body if attempts and attempts[-1].body is not turn.body else None
-    pieces = [each.decode("utf-8", "replace") for each in (turn.body, b"".join(turn.passed), last) if each]
+    pieces = [each.decode("utf-8", "replace") for each in (turn.body, b"".join(turn.passed or ()), last) if each]
     pieces += [each for attempt in attempts for each in (attempt.text, attempt.reasoning, attempt.reason) if each]
-    pieces += [call.raw_arguments for attempt in attempts for call in attempt.calls]
+    pieces += [text for attempt in attempts for _, _, text in attempt.calls]
     pieces += [turn.error, turn.model]
 
     def found(piece: str) -> bool:

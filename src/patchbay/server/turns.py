@@ -1,23 +1,28 @@
 """The last requests to models, with their content, for the console: a bounded store in memory.
 
 What a request costs for it is a few references: nothing is decoded, parsed or copied before it is read (``turn_views``). So the
-methods that run for each request are long and call little.
+methods that run for each request are long and call little, and what stays is nothing that the garbage collector follows: structs
+without ``gc``, texts, and tuples of those.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from sys import getsizeof
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from patchbay._redaction import Redactor
-from patchbay.models.attempt import NO_COUNTS, Attempt, Counts, counts_of
+from patchbay.models.attempt import NO_COUNTS, Attempt, Call, Counts, counts_of
 from patchbay.models.request import format_name
 from patchbay.models.request_record import RequestRecord
+
+if TYPE_CHECKING:  # a plain proxy has no hooks
+    from patchbay.hooks.events import CallRecord
 
 MAX_TURNS: Final = 200
 MAX_TURN_BYTES: Final = 50 * 1024 * 1024
@@ -26,13 +31,16 @@ MAX_PASSED: Final = 1024 * 1024
 """Maximum bytes that are kept of an answer that is passed on as it is."""
 MAX_TEXT: Final = 1024 * 1024
 """Maximum characters that are kept of a model's text, and of its reasoning."""
-MAX_EVENTS: Final = 1000
-"""Maximum runtime events of a turn."""
+MAX_SETTLED: Final = 1000
+"""Maximum settled calls that are kept of a turn."""
 
 _SHARE: Final = 4
 """A turn may have a quarter of the store; beyond that its content is not kept."""
-_TURN, _ATTEMPT, _PIECE, _CALL = 2000, 700, 80, 300
+_TURN, _ATTEMPT, _PIECE, _CALL, _SETTLED = 2000, 700, 80, 300, 1500
 """Bytes of these objects beside their content, as tests/server/test_turns.py measures them."""
+_WIDE: Final = 4
+"""Bytes of a character at most: for short texts, whose size is not worth a call."""
+_NO_CONTEXT: Final[Mapping[str, Any]] = {}
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)": ?([0-9]{1,12})\b')
 
 
@@ -40,7 +48,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     """One request to a model: the ``body`` of its chat completion, and its attempts.
 
     ``body`` is None where there is no room for it. ``passed`` are the pieces of an answer that was passed on as it is, ``coding``
-    their compression, ``ending`` its last bytes. ``events`` are the runtime events of the turn as JSON. ``ended`` is in seconds
+    their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran. ``ended`` is in seconds
     since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
     """
 
@@ -55,13 +63,13 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     stream: bool = False
     agent: str = ""
     session: str = ""
-    attempts: list[Attempt] = []
-    passed: list[bytes] = []
+    attempts: tuple[Attempt, ...] = ()
+    passed: list[bytes] | None = None
     passed_size: int = 0
     is_passed_cut: bool = False
     coding: str = ""
     ending: bytes = b""
-    events: list[bytes] = []
+    settled: list[CallRecord] | None = None
     ended: float = 0.0
     seconds: float = 0.0
     status: int = 0
@@ -73,7 +81,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
 
     def add_attempt(self, attempt: Attempt) -> None:
         """Keep an attempt that begins; see AttemptLog."""
-        self.attempts.append(attempt)
+        self.attempts += (attempt,)
         store, body, source, size = self.store, attempt.body, attempt.source, _ATTEMPT
         if body is not None and body is not self.body:
             size += len(body)
@@ -90,8 +98,9 @@ class Turn(msgspec.Struct, eq=False, gc=False):
 
     def add_passed(self, piece: bytes) -> None:
         """Keep a piece of an answer that is passed on, up to MAX_PASSED bytes."""
-        if not self.passed:
+        if self.passed is None:
             self.attempts[-1].first = time.time()
+            self.passed = []
         store, size = self.store, len(piece) + _PIECE
         if self.is_passed_cut or store is None or self.size + size > store.share or self.passed_size + size > MAX_PASSED:
             self.is_passed_cut = True
@@ -103,11 +112,15 @@ class Turn(msgspec.Struct, eq=False, gc=False):
         if store.size > store.most_bytes:
             store.trim()
 
-    def add_event(self, event: bytes) -> None:
-        """Keep a runtime event, up to MAX_EVENTS of them."""
-        store, size = self.store, len(event) + _PIECE
-        if store is not None and len(self.events) < MAX_EVENTS and self.size + size <= store.share:
-            self.events.append(event)
+    def add_settled(self, call: CallRecord) -> None:
+        """Keep a settled call of a tool, up to MAX_SETTLED of them."""
+        store = self.store
+        size = _SETTLED + getsizeof(call.tool) + getsizeof(call.source) + getsizeof(call.call_id) + getsizeof(call.code)
+        size += sum(getsizeof(text) for decision in call.decisions for text in decision)
+        if self.settled is None:
+            self.settled = []
+        if store is not None and len(self.settled) < MAX_SETTLED and self.size + size <= store.share:
+            self.settled.append(msgspec.structs.replace(call, context=_NO_CONTEXT))
             self.size += size
             store.size += size
             if store.size > store.most_bytes:
@@ -116,38 +129,45 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     def end(self, seconds: float, *, status: int, error: str, ending: bytes | None) -> None:
         """Take the answers from the readers, which are dropped: they refer to this turn."""
         self.ended, self.seconds, self.status, self.error = time.time(), seconds, status, error
-        size = getsizeof(error) + getsizeof(self.model) + getsizeof(self.session)
+        size = _WIDE * (len(error) + len(self.model) + len(self.session))
         if ending:
             self.ending = ending
             size += len(ending)
         store = self.store
         for attempt in self.attempts:
-            size += getsizeof(attempt.reason) + getsizeof(attempt.unconstrained)
-            reader, attempt.reader = attempt.reader, None
+            size += _WIDE * (len(attempt.reason) + len(attempt.unconstrained))
+            reader = attempt.reader
             if reader is None:
                 continue
+            attempt.reader = None
             attempt.counts, attempt.is_whole = counts_of(reader.usage), reader.completion is not None
             choices = reader.choices
             if not choices:
                 continue
             choice = choices[min(choices)]
-            attempt.begins_json = choice.begins_json
-            text, reasoning, calls = "".join(choice.raw_text), "".join(choice.raw_reasoning), choice.calls
+            text, reasoning = "".join(choice.raw_text), "".join(choice.raw_reasoning)
+            calls: tuple[Call, ...] = ()
             if len(text) > MAX_TEXT or len(reasoning) > MAX_TEXT:
                 text, reasoning, attempt.is_cut = text[:MAX_TEXT], reasoning[:MAX_TEXT], True
-            answered = getsizeof(text) + getsizeof(reasoning)
-            for call in calls:
-                answered += _CALL + getsizeof(call.raw_arguments) + getsizeof(call.name)
+            answered = getsizeof(text) + _WIDE * len(reasoning)
+            if choice.calls:
+                calls = tuple([(call.id, call.name, call.raw_arguments) for call in choice.calls])
+                for _, name, arguments in calls:
+                    answered += _CALL + getsizeof(arguments) + _WIDE * len(name)
             if store is None or self.size + size + answered > store.share:
                 attempt.drop_content()
             else:
-                attempt.text, attempt.reasoning, attempt.calls = text, reasoning, calls
+                attempt.text, attempt.reasoning, attempt.calls, attempt.begins_json = text, reasoning, calls, choice.begins_json
                 size += answered
         if store is not None:
             self.size += size
             store.size += size
             if store.size > store.most_bytes:
                 store.trim()
+
+
+TurnWatcher = Callable[[Turn], object]
+"""Called with each turn that begins. It must neither block nor raise."""
 
 
 class TurnStore:
@@ -162,9 +182,8 @@ class TurnStore:
         self.share = most_bytes // _SHARE
         self.size = 0
         """Bytes of all turns."""
-        self.watchers: list[Callable[[Turn], object]] = []
-        """Called with each turn that begins. They must neither block nor raise."""
-        self._turns: dict[str, Turn] = {}
+        self.watchers: list[TurnWatcher] = []
+        self._turns: OrderedDict[str, Turn] = OrderedDict()  # (the first entry of a dict takes a search)
 
     def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
         """Return a new turn for a chat completion's ``body``."""
@@ -180,6 +199,12 @@ class TurnStore:
             self.trim()
         return turn
 
+    def add_call(self, call: CallRecord) -> None:
+        """Keep a settled call with its turn, if that is stored; a Recorder."""
+        turn = self._turns.get(call.meta.turn_id) or self._turns.get(call.meta.parent_turn_id)
+        if turn is not None:
+            turn.add_settled(call)
+
     def get(self, turn_id: str) -> Turn | None:
         """Return a turn, None if it is not stored any more."""
         return self._turns.get(turn_id)
@@ -191,7 +216,7 @@ class TurnStore:
     def trim(self) -> None:
         """Drop the oldest turns beyond the limits; those that run keep nothing from then on."""
         while self.size > self.most_bytes or len(self._turns) > self.most:
-            oldest = self._turns.pop(next(iter(self._turns)))
+            _, oldest = self._turns.popitem(last=False)
             self.size -= oldest.size
             oldest.store = None
 
@@ -215,7 +240,7 @@ def record_of(turn: Turn) -> RequestRecord:
         constraint=text.constraint if text is not None else "",
         stream=turn.stream,
         tools=max([each.tools for each in attempts], default=0),
-        calls=tuple([call.name for each in kept if each is last or not each.reason for call in each.calls]),
+        calls=tuple([name for each in kept if each is last or not each.reason for _, name, _ in each.calls]),
         rounds=len(attempts),
         prompt_tokens=given,
         completion_tokens=written,
@@ -227,7 +252,7 @@ def record_of(turn: Turn) -> RequestRecord:
     )
 
 
-def _reasons(attempts: list[Attempt], text: Attempt | None) -> tuple[str, ...]:
+def _reasons(attempts: Sequence[Attempt], text: Attempt | None) -> tuple[str, ...]:
     """Return why the model was asked again, and why the tools are in the prompt of the attempt ``text``."""
     reasons = [each.reason for each in attempts if each.reason]
     if text is None or text.options is None:
@@ -246,7 +271,7 @@ def _passed_usage(ending: bytes) -> dict[str, int]:
     return {name.decode(): int(count) for name, count in _USAGE.findall(ending)}
 
 
-def _sums(attempts: list[Attempt]) -> Counts:
+def _sums(attempts: Sequence[Attempt]) -> Counts:
     """Return the tokens of all attempts; None for each that none has counted."""
     columns = zip(*(each.counts for each in attempts), strict=True) if attempts else (NO_COUNTS,) * 3
     known = [[count for count in column if count is not None] for column in columns]

@@ -18,7 +18,7 @@ from patchbay.models.parts import Answer, AnswerHead
 from patchbay.server.chat.turn import ToolChatTurn, TurnText
 from patchbay.server.http import Headers
 from patchbay.transcript import text_of
-from patchbay.types import Message, Reply, ToolCall
+from patchbay.types import Message, Reply
 
 if TYPE_CHECKING:
     from patchbay.agents import BaseSessionService, Session
@@ -93,12 +93,12 @@ class AgentModel:
     """A ChatModel whose answers are runs of an agent, with its own tools and parameters; those of the request are ignored.
 
     A new session begins with the earlier messages of the request; one that exists has its own history, and gets the last message
-    alone. ``turn_id`` is that of the last run, ``calls`` the tools that it called; other attributes are those of UpstreamModel.
+    alone. ``turn_id`` is that of the next run, "" for a new one, and ``calls`` are the tools that the last one called; other
+    attributes are those of UpstreamModel.
     """
 
     first: Answer | None = None
     logprobs = NULL
-    turn_id = ""
     tools = 0
 
     def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "") -> None:
@@ -106,7 +106,7 @@ class AgentModel:
         self.headers: Headers = []
         self.usages: list[Mapping[str, Any]] = []
         self.calls: list[str] = []
-        self._turn_id = turn_id
+        self.turn_id = turn_id
         self._runner = runner
         self._session = session
         self.name = runner.agent.name
@@ -114,7 +114,7 @@ class AgentModel:
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Run the agent with the last message. Raises AgentFailedError, InvalidRequestError."""
         self.calls.clear()
-        self.turn_id = self._runner.turn_id = self._turn_id or new_id()
+        self._runner.turn_id = self.turn_id or new_id()
         earlier, message = self._split(request.messages)
         service, session = self._runner.session_service, self._session or f"request-{new_id()}"
         async with service.lock(self.name, _USER, session):
@@ -164,7 +164,7 @@ class AgentModel:
     def note_run(self, turn: Turn) -> None:
         """Keep the last run as an attempt, where its models are not asked over HTTP."""
         if not turn.attempts:
-            calls = [ToolCall("", name, "") for name in self.calls]
+            calls = tuple([("", name, "") for name in self.calls])
             counts = counts_of(self.usages[-1] if self.usages else None)
             turn.add_attempt(Attempt(None, None, turn.began, tools=self.tools, calls=calls, counts=counts, is_cut=True))
 

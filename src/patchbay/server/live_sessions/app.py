@@ -51,6 +51,7 @@ from patchbay.server.live_sessions.protocol import (
     role_in,
 )
 from patchbay.server.request_state import RequestObserver
+from patchbay.server.turns import TurnStore
 from patchbay.server.websocket import GONE, STOPPING, CloseInfo, bounded
 from patchbay.tools.manager import LiveSession, LLMSessionManager
 from patchbay.tools.registry import Change
@@ -78,7 +79,7 @@ class RoleBusyError(PatchbayError, RuntimeError):
 class LiveSessionsApp:
     """Serves the sessions of the roles in ``managers``, with their tools and the hooks of ``governance``.
 
-    ``observers`` get the records of requests to chat models.
+    ``observers`` get the records of requests to chat models, which are turns of ``turns``.
     """
 
     def __init__(
@@ -88,11 +89,12 @@ class LiveSessionsApp:
         settings: LiveSessionsSettings,
         *,
         observers: Sequence[RequestObserver] = (),
+        turns: TurnStore | None = None,
     ) -> None:
         self._managers = managers
         self._governance = governance
         self._settings = settings
-        self._factory = SessionFactory(governance, settings, observers)
+        self._factory = SessionFactory(governance, settings, observers, turns or TurnStore())
         self._bridges: dict[LiveSession, SessionBridge] = {}
         self._serving: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()  # set, and replaced, whenever a role may have become free

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, PatchbayError, UpstreamError, UpstreamTimeoutError
-from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply
-from patchbay.models.request_record import RequestRecord, token_counts
+from patchbay.models.attempt import ATTEMPT_LOG
+from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.resolve import HostedModel, NotOneModelError, resolve_model
 from patchbay.realtime import ChatSession, RealtimeLimits, RealtimeSession
 from patchbay.realtime.config import RealtimeSettings
@@ -23,7 +23,7 @@ from patchbay.server.governance import Governance
 from patchbay.server.live_sessions.protocol import LiveSessionsSettings, NoModelError, SessionRequest, realtime_settings
 from patchbay.server.request_state import RequestObserver
 from patchbay.server.settings import ChatSettings
-from patchbay.types import Reply
+from patchbay.server.turns import TurnStore, record_of
 
 if TYPE_CHECKING:
     from patchbay.server.chat.agents import AgentModel
@@ -76,60 +76,66 @@ _NO_TIMEOUT: Final = 30 * 86_400.0
 
 
 class ObservedModel:
-    """The model of a live session, a ChatModel: its finished requests have records."""
+    """The model of a live session, a ChatModel: its requests are turns of ``turns``, and have records when they have ended."""
 
     def __init__(
-        self, model: HostedModel | AgentModel, observers: Sequence[RequestObserver], *, agent: str, session: str
+        self,
+        model: HostedModel | AgentModel,
+        observers: Sequence[RequestObserver],
+        turns: TurnStore,
+        *,
+        agent: str,
+        session: str,
     ) -> None:
         self.name = model.name
         self._model = model
         self._observers = observers
+        self._turns = turns
         self._agent, self._session = agent, session
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer ``request``; see HostedModel."""
-        began, end, failure = time.perf_counter(), ModelReply(Reply(None)), None
+        began, failure, model = time.perf_counter(), None, self._model
+        turn = self._turns.begin(uuid.uuid4().hex[:12], "session", None, Redactor())
+        turn.model = str(request.parameters.get("model") or model.name or "")
+        turn.stream, turn.agent, turn.session = request.stream, self._agent, self._session
+        for watch in self._turns.watchers:
+            watch(turn)
+        if not isinstance(model, HostedModel):
+            model.turn_id = turn.id
+        outer = ATTEMPT_LOG.get()
+        ATTEMPT_LOG.set(turn)
         try:
-            async with aclosing(self._model.respond(request)) as events:
+            async with aclosing(model.respond(request)) as events:
                 async for event in events:
-                    if isinstance(event, ModelReply):
-                        end = event
                     yield event
         except PatchbayError as error:
             failure = error
             raise
         finally:
+            ATTEMPT_LOG.set(outer)  # not by its token: a session may close this in another context
+            if not isinstance(model, HostedModel):
+                model.note_run(turn)
+            if turn.attempts:
+                turn.body = turn.attempts[0].source
+            status, error_text = 200, ""
+            if failure is not None:
+                status, error_text = failure.status, Redactor().text(f"{failure.code}: {failure}")
+            turn.end(time.perf_counter() - began, status=status, error=error_text, ending=None)
             for observe in self._observers:
-                observe(self._record(request, end, failure, began))
-
-    def _record(self, request: ChatRequest, end: ModelReply, failure: PatchbayError | None, began: float) -> RequestRecord:
-        model = self._model
-        about: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "tools": len(request.tools)}
-        about["calls"] = tuple([call.name for call in end.reply.tool_calls])
-        if not isinstance(model, HostedModel):  # the agent has its own tools
-            about = {"id": model.turn_id, "tools": model.tools, "calls": tuple(model.calls)}
-        return RequestRecord(
-            protocol="session",
-            agent=self._agent,
-            session=self._session,
-            time=time.time(),
-            model=str(request.parameters.get("model") or model.name or ""),
-            stream=request.stream,
-            **about,
-            **token_counts(end.usage.counts()),
-            seconds=time.perf_counter() - began,
-            status=failure.status if failure is not None else 200,
-            error=Redactor().text(f"{failure.code}: {failure}") if failure is not None else "",
-        )
+                observe(record_of(turn))
 
 
 class SessionFactory:
     """Creates sessions; chats share one client of the upstream, which ``aclose`` closes."""
 
-    def __init__(self, governance: Governance, settings: LiveSessionsSettings, observers: Sequence[RequestObserver]) -> None:
+    def __init__(
+        self, governance: Governance, settings: LiveSessionsSettings, observers: Sequence[RequestObserver], turns: TurnStore
+    ) -> None:
         self._governance = governance
         self._settings = settings
         self._observers = observers
+        self._turns = turns
         self._chat = settings.chat or ChatSettings()
         self._chat_model: HostedModel | None = None
 
@@ -157,7 +163,7 @@ class SessionFactory:
         else:
             model = self._model()
         return ChatSession(
-            ObservedModel(model, self._observers, agent=request.role, session=key),
+            ObservedModel(model, self._observers, self._turns, agent=request.role, session=key),
             instructions=request.instructions,
             parameters={"model": request.model} if request.model else None,
             attachments=self._chat.attachments,
