@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
-from patchbay.doctor import Finding, examine
+from patchbay.doctor import Finding, examine, measures
 from patchbay.server.settings import ProxySettings
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_what_is_found_of_llamacpp_and_a_small_model_is_right(llama: str) -> None:
+def test_what_is_found_of_llamacpp_and_a_small_model_is_right(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "_MOST_PROMPT", 1000)  # a longer one takes minutes on a busy machine
+
     async def findings() -> dict[str, Finding]:
         settings = ProxySettings(f"{llama}/v1")
         return {each.name: each async for each in examine(settings, "small-135m", timeout=90.0, limit=800.0)}

@@ -37,7 +37,7 @@ MAX_SETTLED: Final = 1000
 _SHARE: Final = 4
 """A turn may have a quarter of the store; beyond that its content is not kept."""
 _TURN, _ATTEMPT, _PIECE, _CALL, _SETTLED = 2000, 700, 80, 300, 1500
-"""Bytes of these objects beside their content, as tests/server/test_turns.py measures them."""
+"""Bytes of these objects beside their content, as tests/server/test_turn_store.py measures them."""
 _WIDE: Final = 4
 """Bytes of a character at most: for short texts, whose size is not worth a call."""
 _NO_CONTEXT: Final[Mapping[str, Any]] = {}
