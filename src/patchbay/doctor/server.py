@@ -74,7 +74,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChatResult:
     """What became of one request to the model.
 
     ``documents`` are the whole answers, several where it was asked again; ``reply`` is what Patchbay has read, empty for a
@@ -170,15 +170,15 @@ class ExaminedServer:
             return None
         return found.value.get(name) if found.status == 200 and isinstance(found.value, Mapping) else None
 
-    async def send(self, **body: Any) -> Asked:
+    async def send(self, **body: Any) -> ChatResult:
         """Send a chat request as it stands. An error is returned, but no answer in time is raised."""
         return await self._send(None, body)
 
-    async def ask(self, options: TextOptions, **body: Any) -> Asked:
+    async def ask(self, options: TextOptions, **body: Any) -> ChatResult:
         """Send a chat request through an exchange that knows nothing of the model yet. Errors as ``send``."""
         return await self._send(options, body)
 
-    async def _send(self, options: TextOptions | None, body: Mapping[str, Any]) -> Asked:
+    async def _send(self, options: TextOptions | None, body: Mapping[str, Any]) -> ChatResult:
         capabilities, encoder, upstream = Capabilities(), EventEncoder(), _RecordedUpstream(self, streams=options is not None)
         encoded = encode(provider_at(self.url).prepare({"model": self.model, **self.sampling, **body}))
         exchange = None if options is None else Exchange(encoded, options, capabilities, encoder)
@@ -200,7 +200,7 @@ class ExaminedServer:
         except PatchbayError as failure:
             error = failure
         answer = encoder.answer
-        return Asked(
+        return ChatResult(
             tuple(upstream.documents),
             error,
             answer.first.reply(),

@@ -57,7 +57,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):  # a struct: one is made for 
     is_cut: bool = False
 
     def drop_content(self) -> None:
-        """Drop bodies and answer, for which there is no room."""
+        """Drop bodies and answer: the turn has its share of the store."""
         self.body = self.source = self.text = None
         self.calls, self.reasoning, self.is_cut = (), "", True
 

@@ -136,7 +136,7 @@ class ToolsApp:
         turns = self._proxy.turns if self._proxy is not None else TurnStore()
         facts = ConsoleFacts("serve", upstream.upstream if upstream is not None else None, token, lambda: [*self.registry.roles])
         self.governance.hooks.recorders.append(turns.add_call)
-        add_console(self.api, facts, self._console, turns, self.governance.approvals)
+        _add_console_routes(self.api, facts, self._console, turns, self.governance.approvals)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -404,7 +404,7 @@ class ProxyAdmin:
         await self._middleware(scope, receive, send)
 
 
-def add_console(
+def _add_console_routes(
     api: FastAPI,
     facts: ConsoleFacts,
     sessions: ConsoleSessions,
@@ -422,7 +422,7 @@ def _console_of(
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
     facts = ConsoleFacts("proxy", settings.upstream, settings.api_key)
-    add_console(api, facts, proxy.console_sessions, proxy.turns, approvals)
+    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, approvals)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

@@ -1,8 +1,7 @@
 """The last requests to models, with their content, for the console: a bounded store in memory.
 
-What a request costs for it is a few references: nothing is decoded, parsed or copied before it is read (``turn_views``). So the
-methods that run for each request are long and call little, and what stays is nothing that the garbage collector follows: structs
-without ``gc``, texts, and tuples of those.
+What a request costs for it is a few references: nothing is decoded, parsed or copied before it is read (``turn_views``). What
+stays is nothing that the garbage collector follows: structs without ``gc``, texts, and tuples of those.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)":
 class Turn(msgspec.Struct, eq=False, gc=False):
     """One request to a model: the ``body`` of its chat completion, and its attempts.
 
-    ``body`` is None where there is no room for it. ``passed`` are the pieces of an answer that was passed on as it is, ``coding``
-    their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran. ``ended`` is in seconds
-    since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
+    ``body`` is None where it is larger than a turn's share. ``passed`` are the pieces of an answer that is passed through,
+    ``coding`` their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran. ``ended`` is
+    in seconds since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
     """
 
     store: TurnStore | None
@@ -90,11 +89,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
         if store is None or self.size + size > store.share:
             attempt.drop_content()
             size = _ATTEMPT
-        if store is not None:
-            self.size += size
-            store.size += size
-            if store.size > store.most_bytes:
-                store.trim()
+        self._grow(size)
 
     def add_passed(self, piece: bytes) -> None:
         """Keep a piece of an answer that is passed on, up to MAX_PASSED bytes."""
@@ -107,10 +102,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
             return
         self.passed.append(piece)
         self.passed_size += size
-        self.size += size
-        store.size += size
-        if store.size > store.most_bytes:
-            store.trim()
+        self._grow(size)
 
     def add_settled(self, call: CallRecord) -> None:
         """Keep a settled call of a tool, up to MAX_SETTLED of them."""
@@ -121,10 +113,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
             self.settled = []
         if store is not None and len(self.settled) < MAX_SETTLED and self.size + size <= store.share:
             self.settled.append(msgspec.structs.replace(call, context=_NO_CONTEXT))
-            self.size += size
-            store.size += size
-            if store.size > store.most_bytes:
-                store.trim()
+            self._grow(size)
 
     def end(self, seconds: float, *, status: int, error: str, ending: bytes | None) -> None:
         """Take the answers from the readers, which are dropped: they refer to this turn."""
@@ -159,11 +148,16 @@ class Turn(msgspec.Struct, eq=False, gc=False):
             else:
                 attempt.text, attempt.reasoning, attempt.calls, attempt.begins_json = text, reasoning, calls, choice.begins_json
                 size += answered
-        if store is not None:
-            self.size += size
-            store.size += size
-            if store.size > store.most_bytes:
-                store.trim()
+        self._grow(size)
+
+    def _grow(self, size: int) -> None:
+        """Count ``size`` more bytes, as long as the turn is stored."""
+        if (store := self.store) is None:
+            return
+        self.size += size
+        store.size += size
+        if store.size > store.most_bytes:
+            store.trim()
 
 
 TurnWatcher = Callable[[Turn], object]
