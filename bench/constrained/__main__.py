@@ -52,7 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         known = versions()
-        outcomes = measure(rows, asked, {name: found[: options.limit] for name, found in chats.items()})
+        figures = {"commit": report.commit(), "machine": report.machine(), "versions": known, "sampling": SAMPLING}
+        outcomes = []
+        for outcome in measure(rows, asked, {name: found[: options.limit] for name, found in chats.items()}):
+            outcomes.append(outcome)
+            if options.json:  # after each, so that an interruption loses only one
+                raw = [outcome.raw(asked[outcome.set]) for outcome in outcomes]
+                text = json.dumps({**figures, "rows": raw}, indent=1, ensure_ascii=False)
+                options.json.write_text(text + "\n", encoding="utf-8")
     except UnavailableError as error:
         say(f"not measured: {error}")
         return 2
@@ -65,10 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for outcome in outcomes:
         for line in _fails(outcome, asked[outcome.set])[: options.fails]:
             print(line)
-    if options.json:
-        raw = [outcome.raw(asked[outcome.set]) for outcome in outcomes]
-        figures = {"commit": report.commit(), "machine": report.machine(), "versions": known, "sampling": SAMPLING, "rows": raw}
-        options.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.write:
         report.write_between(PAGE, "constrained", text)
     say(f"done in {time.monotonic() - began:.0f} s")

@@ -128,10 +128,14 @@ def versions() -> dict[str, str]:
     return {**found, "model": model.name, "model_sha256": digest}
 
 
-def measure(rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chats: Mapping[str, Sequence[Chat]]) -> list[Outcome]:
-    """Ask every set in every row's way. Raises UnavailableError where the model cannot be run."""
+def measure(
+    rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chats: Mapping[str, Sequence[Chat]]
+) -> Iterator[Outcome]:
+    """Ask every set in every row's way; an outcome comes as soon as it is complete.
+
+    Raises UnavailableError where the model cannot be run.
+    """
     versions()
-    outcomes = []
     with listening([sys.executable, str(SERVE)], name="llama.cpp", start=_quiet) as llama:
         for row in rows:
             with _client(row, f"{llama.url}/v1") as client:
@@ -147,8 +151,7 @@ def measure(rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chat
                             outcome.chats.append(answer)
                         if number % _PROGRESS == 0:
                             say(f"{row.name}, {name}: {number} of {len(asked) + len(silent)}, {outcome.count('exact')} exact")
-                    outcomes.append(outcome)
-    return outcomes
+                    yield outcome
 
 
 def _quiet(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
