@@ -1,29 +1,24 @@
 // The shell of the console: the top bar, the page of the URL, the dialogs, and the keys of all pages.
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, BASE } from "./api";
 import { connection } from "./live";
-import { go, parts } from "./route";
+import { type ConsolePage, type Keys, PAGES } from "./pages";
+import { go, goTo, parts } from "./route";
 import { info, infoError, loadInfo, needsSignIn, signIn } from "./session";
 import { nextTheme, theme } from "./theme";
-import { closeTurn, focusList } from "./turns/list";
-import { TurnsPage } from "./turns/page";
 import { Dialog, Problem } from "./ui/parts";
 
 const isHelpOpen = signal(false);
 
-const KEYS: [string, string][] = [
-  ["j  ↓", "Next turn"],
-  ["k  ↑", "Previous turn"],
-  ["Enter", "Open the turn; again: go to its detail"],
-  ["Esc", "Close what is open, back to the list"],
-  ["/", "Search"],
-  ["[  ]", "Previous and next part of the turn"],
-  ["e", "Edit and resend"],
+/** The keys of all pages; a page adds its own. */
+const KEYS: Keys = [
   ["t", "Theme: system, light, dark"],
   ["?", "This help"],
 ];
+
+const current = computed(() => PAGES.find((page) => page.path === (parts.value[0] ?? PAGES[0].path)));
 
 export function App() {
   useEffect(() => {
@@ -54,8 +49,8 @@ export function App() {
 }
 
 function Page() {
-  const page = parts.value[0] ?? "turns";
-  if (page === "turns") return <TurnsPage />;
+  const page = current.value;
+  if (page) return <page.Page key={page.path} />;
   return (
     <main class="alone">
       <h1 class="unseen">Not found</h1>
@@ -70,7 +65,6 @@ function Page() {
 
 function Bar() {
   const known = info.value;
-  const page = parts.value[0] ?? "turns";
   const states = { live: "Live", connecting: "Connecting", lost: "Connection lost, reconnecting" };
   return (
     <header class="bar">
@@ -79,9 +73,16 @@ function Bar() {
         Patchbay
       </span>
       <nav aria-label="Pages">
-        <a href={`${BASE}/console/turns`} aria-current={page === "turns" ? "page" : undefined} onClick={openTurns}>
-          Turns
-        </a>
+        {PAGES.map((page) => (
+          <a
+            key={page.path}
+            href={`${BASE}/console/${page.path}`}
+            aria-current={page === current.value ? "page" : undefined}
+            onClick={(event) => openPage(event, page)}
+          >
+            {page.title}
+          </a>
+        ))}
       </nav>
       <span class="facts">
         {known && (
@@ -104,10 +105,11 @@ function Bar() {
   );
 }
 
-function openTurns(event: MouseEvent): void {
+function openPage(event: MouseEvent, page: ConsolePage): void {
   if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in a tab or window of its own
   event.preventDefault();
-  closeTurn();
+  if (page === current.peek() && page.close) page.close();
+  else goTo(page.path);
 }
 
 /** Two sockets and the cable between them. */
@@ -157,7 +159,7 @@ function Help() {
   return (
     <Dialog title="Keys" onClose={() => (isHelpOpen.value = false)}>
       <dl class="keys">
-        {KEYS.map(([keys, what]) => (
+        {[...(current.value?.keys ?? []), ...KEYS].map(([keys, what]) => (
           <div key={keys}>
             <dt>
               {keys.split("  ").map((key) => (
@@ -178,35 +180,9 @@ function onKey(event: KeyboardEvent): void {
   const target = event.target as HTMLElement;
   if (target.closest("dialog")) return;
   const isField = target.matches("input, textarea, select");
-  if (isField) {
-    if (event.key === "Escape" && target.closest(".filters")) focusList();
-    return;
-  }
-  const act: Record<string, () => void> = {
-    "?": () => (isHelpOpen.value = true),
-    "/": () => document.getElementById("filter-q")?.focus(),
-    j: () => move(1),
-    k: () => move(-1),
-    t: nextTheme,
-    "[": () => step(-1),
-    "]": () => step(1),
-    e: () => document.getElementById("edit")?.click(),
-    Escape: () => {
-      const inDetail = target.closest("#detail");
-      if (inDetail) focusList();
-      else if (parts.peek()[1]) closeTurn();
-    },
-  };
-  const found = act[event.key];
-  if (!found) return;
+  const common: Record<string, () => void> = { "?": () => (isHelpOpen.value = true), t: nextTheme };
+  const act = (isField ? undefined : common[event.key]) ?? current.peek()?.actionOf(event.key, target, isField);
+  if (!act) return;
   event.preventDefault();
-  found();
-}
-
-function move(by: number): void {
-  window.dispatchEvent(new CustomEvent("console:move", { detail: by }));
-}
-
-function step(by: number): void {
-  window.dispatchEvent(new CustomEvent("console:step", { detail: by }));
+  act();
 }

@@ -48,6 +48,12 @@ export function go(change: Change): void {
   location_.value = here();
 }
 
+/** Goes to another page, without the query of this one. */
+export function goTo(page: string): void {
+  window.history.pushState(null, "", `${ROOT}/${page}`);
+  location_.value = here();
+}
+
 function decoded(part: string): string {
   try {
     return decodeURIComponent(part);

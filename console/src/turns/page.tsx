@@ -3,14 +3,15 @@
 import { effect } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { listen } from "../live";
+import type { ConsolePage } from "../pages";
 import { parts, query } from "../route";
 import { TurnDetail } from "./detail";
-import { TurnList } from "./list";
+import { closeTurn, focusList, TurnList } from "./list";
 import { filters, load, refresh, take } from "./store";
 
 const KINDS = ["server.request.begin", "server.request"];
 
-export function TurnsPage() {
+function TurnsPage() {
   useEffect(() => {
     const stopLoading = effect(() => {
       filters.value;
@@ -29,4 +30,40 @@ export function TurnsPage() {
       {id && <TurnDetail key={id} id={id} />}
     </main>
   );
+}
+
+export const TURNS: ConsolePage = {
+  path: "turns",
+  title: "Turns",
+  Page: TurnsPage,
+  keys: [
+    ["j  ↓", "Next turn"],
+    ["k  ↑", "Previous turn"],
+    ["Enter", "Open the turn; again: go to its detail"],
+    ["Esc", "Close what is open, back to the list"],
+    ["/", "Search"],
+    ["[  ]", "Previous and next part of the turn"],
+    ["e", "Edit and resend"],
+  ],
+  close: closeTurn,
+  actionOf(key, target, isField) {
+    if (isField) return key === "Escape" && target.closest(".filters") ? focusList : undefined;
+    const actions: Record<string, () => void> = {
+      "/": () => document.getElementById("filter-q")?.focus(),
+      j: () => send("move", 1),
+      k: () => send("move", -1),
+      "[": () => send("step", -1),
+      "]": () => send("step", 1),
+      e: () => document.getElementById("edit")?.click(),
+      Escape: () => {
+        if (target.closest("#detail")) focusList();
+        else if (parts.peek()[1]) closeTurn();
+      },
+    };
+    return actions[key];
+  },
+};
+
+function send(what: "move" | "step", by: number): void {
+  window.dispatchEvent(new CustomEvent(`console:${what}`, { detail: by }));
 }

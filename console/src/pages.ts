@@ -1,0 +1,21 @@
+// The pages of the console, in the order of the top bar; the first is shown at /console.
+
+import type { ComponentType } from "preact";
+import { TURNS } from "./turns/page";
+
+/** Keys with what they do, for the help: two keys of one row are separated by two spaces. */
+export type Keys = [string, string][];
+
+export interface ConsolePage {
+  /** The first part of the path below /console. */
+  path: string;
+  title: string;
+  Page: ComponentType;
+  keys: Keys;
+  /** Returns what a key does here, which was pressed with the focus on `target`. */
+  actionOf(key: string, target: HTMLElement, isField: boolean): (() => void) | undefined;
+  /** Closes what is open, where the page's own link is followed. */
+  close?(): void;
+}
+
+export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS];
