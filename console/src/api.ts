@@ -104,7 +104,7 @@ export interface ConsoleInfo {
   signed_in: boolean;
   upstream?: string | null;
   roles?: string[];
-  turns?: { kept: number; bytes: number };
+  turns?: { kept: number; bytes: number; archived_seconds: number | null };
 }
 
 /** The server's address, without the path of the console: "" or the path that an application mounts it under. */

@@ -41,6 +41,8 @@ def create_app(
     heartbeat: float = 15.0,
     response_store: str | None = None,
     response_days: float = 30.0,
+    keep_turns: float | None = None,
+    keep_content: bool = False,
     options: TextOptions | None = None,
     governance: Governance | None = None,
     **text_options: Any,
@@ -54,7 +56,8 @@ def create_app(
     line. ``options``, or its fields as keywords (``tools="text"``, ``repair_rounds=1``, …), say how tools and text are treated.
 
     Responses of the Responses API are stored for ``response_days`` days (0: for ever) in the database at ``response_store``, a
-    URL such as ``sqlite:///responses.db``; without one the last 1,000 stay in memory.
+    URL such as ``sqlite:///responses.db``; without one the last 1,000 stay in memory. Ended turns are kept there too, for
+    ``keep_turns`` seconds if that is given, with messages and texts only if ``keep_content``.
 
     With ``governance`` (``patchbay.server.Governance``) its hooks see chat completions, and ``/api/approvals``, ``/api/events``,
     ``/api/audit`` and ``/api/media`` are served to programs of this machine. Where a hook checks requests to models, those that
@@ -79,6 +82,8 @@ def create_app(
         heartbeat=heartbeat,
         response_store=response_store,
         response_days=response_days,
+        keep_turns=keep_turns,
+        keep_content=keep_content,
     )
     if governance is not None:
         from patchbay.server.app import GovernedProxy  # imports a web framework

@@ -62,6 +62,8 @@ PROXY_FLAGS = (
         "allowed_origins",
         "max_body_size",
         "response_days",
+        "keep_turns",
+        "keep_content",
     ),
     ("Tools and text", TextOptions),
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
@@ -181,6 +183,8 @@ def prepare(
         _warn_of_servers(config)
         governance = make_governance(config, audit, audit_days, store=None if store == MEMORY else store or _STORE)
     key_problem = _key_problem(settings)
+    if settings.keep_turns is not None and options.workers > 1:
+        raise ConfigurationError("--keep-turns needs --workers 1: the console and its turns belong to one process.")
     no_events = "each of its workers has its own: start it with --workers 1." if options.workers > 1 else key_problem
 
     def make_app(worker: int) -> ProxyApp:

@@ -125,6 +125,7 @@ PluginsPort = Annotated[
     (_SESSIONS, RealtimeSettings),
     (_SESSIONS, RealtimeLimits),
     (SERVING, ServeOptions, "drain_timeout"),
+    (SERVING, ToolsSettings, "keep_turns", "keep_content"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
     (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),

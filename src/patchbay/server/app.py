@@ -41,6 +41,7 @@ from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
+from patchbay.server.turn_archive import TurnArchive
 from patchbay.server.turns import TurnStore
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
@@ -136,7 +137,8 @@ class ToolsApp:
         turns = self._proxy.turns if self._proxy is not None else TurnStore()
         facts = ConsoleFacts("serve", upstream.upstream if upstream is not None else None, token, lambda: [*self.registry.roles])
         self.governance.hooks.recorders.append(turns.add_call)
-        _add_console_routes(self.api, facts, self._console, turns, self.governance.approvals)
+        archive = self._proxy.turn_archive if self._proxy is not None else None
+        _add_console_routes(self.api, facts, self._console, turns, self.governance.approvals, archive)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -242,6 +244,8 @@ def create_tools_app(
             api_key=None,
             max_body_size=settings.max_body_size,
             response_store=proxied.response_store or store_url,
+            keep_turns=settings.keep_turns,
+            keep_content=settings.keep_content,
         )
         tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token, agents=served)
         models = served.models if served is not None else ()
@@ -409,11 +413,12 @@ def _add_console_routes(
     facts: ConsoleFacts,
     sessions: ConsoleSessions,
     turns: TurnStore,
-    approvals: ApprovalService | None = None,
+    approvals: ApprovalService | None,
+    archive: TurnArchive | None,
 ) -> None:
     """Add the routes of the console and of the turns."""
-    api.include_router(make_console_router(facts, sessions, turns))
-    api.include_router(make_turns_router(turns, approvals, needs_token=facts.token is not None))
+    api.include_router(make_console_router(facts, sessions, turns, archive))
+    api.include_router(make_turns_router(turns, approvals, archive, needs_token=facts.token is not None))
 
 
 def _console_of(
@@ -422,7 +427,7 @@ def _console_of(
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
     facts = ConsoleFacts("proxy", settings.upstream, settings.api_key)
-    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, approvals)
+    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, approvals, proxy.turn_archive)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

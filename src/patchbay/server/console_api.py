@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,15 +18,16 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 import patchbay
-from patchbay.approvals import ApprovalService
+from patchbay.approvals import ApprovalRequest, ApprovalService
 from patchbay.server.admin_api import admin_router
 from patchbay.server.auth import CONSOLE_PATH, TRUSTED, unauthorized
 from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.errors import MethodNotAllowedError, NotFoundError
 from patchbay.server.http import Headers, Receive, ResponseWriter, Send, is_token, own_path
 from patchbay.server.routing import KNOWN_PARAMETERS, json_response
-from patchbay.server.turn_views import TurnQuery, attempt_detail, detail_of, encoded_for, summary_of
-from patchbay.server.turns import Turn, TurnStore
+from patchbay.server.turn_archive import TurnArchive
+from patchbay.server.turn_views import Json, TurnQuery, attempt_detail, detail_of, encoded_for, summary_of, with_approvals
+from patchbay.server.turns import TurnStore
 from patchbay.tools.threads import run_in_thread
 
 _MOST_APPROVALS: Final = 500
@@ -52,7 +54,9 @@ class SignIn(BaseModel):
     token: str = Field(max_length=_MAX_TOKEN_CHARS)
 
 
-def make_console_router(facts: ConsoleFacts, sessions: ConsoleSessions, store: TurnStore) -> APIRouter:
+def make_console_router(
+    facts: ConsoleFacts, sessions: ConsoleSessions, store: TurnStore, archive: TurnArchive | None = None
+) -> APIRouter:
     """Return the routes that the pages need first: what the server is, and signing in and out."""
     router = admin_router("console", "use the console", needs_token=False)
 
@@ -67,7 +71,11 @@ def make_console_router(facts: ConsoleFacts, sessions: ConsoleSessions, store: T
         }
         if signed_in:
             about |= {"upstream": facts.upstream, "roles": facts.roles()}
-            about["turns"] = {"kept": store.most, "bytes": store.most_bytes}
+            about["turns"] = {
+                "kept": store.most,
+                "bytes": store.most_bytes,
+                "archived_seconds": archive.keep if archive is not None else None,
+            }
         return json_response(about, headers=_NO_STORE)
 
     wrong: dict[int | str, dict[str, Any]] = {401: {"description": "It is not the server's token."}}
@@ -87,19 +95,26 @@ def make_console_router(facts: ConsoleFacts, sessions: ConsoleSessions, store: T
     return router
 
 
-def make_turns_router(store: TurnStore, approvals: ApprovalService | None = None, *, needs_token: bool) -> APIRouter:
-    """Return the routes over ``store``, with what waited for ``approvals``. ``needs_token``: the server has a token."""
+def make_turns_router(
+    store: TurnStore, approvals: ApprovalService | None = None, archive: TurnArchive | None = None, *, needs_token: bool
+) -> APIRouter:
+    """Return the routes over ``store`` and ``archive``, with what waited for ``approvals``."""
     responses: dict[int | str, dict[str, Any]] = {401: {"description": "The server has a token, which was not sent."}}
     router = admin_router(
         "turns", "read the turns", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
     )
     gone: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such turn, or not any more."}}
 
-    def find(turn_id: str) -> Turn:
-        turn = store.get(turn_id)
+    async def archived(turn_id: str) -> Json:
+        turn = await archive.get(turn_id) if archive is not None else None
         if turn is None:
             raise NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): the last {store.most} are kept.")
         return turn
+
+    async def asked_for(turn_id: str) -> list[ApprovalRequest]:
+        """Return the requests for approval of a turn's calls."""
+        recent = await approvals.recent(_MOST_APPROVALS) if approvals is not None else []
+        return [each for each in recent if turn_id in (each.turn, each.parent_turn)]
 
     @router.get("", summary="The last turns, the newest first")
     async def list_turns(
@@ -112,45 +127,51 @@ def make_turns_router(store: TurnStore, approvals: ApprovalService | None = None
         q: Annotated[str, Query(max_length=200, description="A text in the request or in an answer, in any case.")] = "",
     ) -> Response:
         query = TurnQuery(session, model, tool, outcome, q)
-        turns = store.newest()
+        stored = store.newest()
+        is_stored = before in [turn.id for turn in stored]
+        turns = stored
         if before:
-            place = next((at for at, turn in enumerate(turns) if turn.id == before), len(turns))
-            turns = turns[place + 1 :]
+            turns = [*dropwhile(lambda turn: turn.id != before, stored)][1:]
 
-        def view() -> bytes:
-            found: list[Turn] = []
-            for turn in turns:
-                if query.fits(turn):
-                    found.append(turn)
-                    if len(found) > limit:
-                        break
-            summaries = b",".join(encoded_for(turn, summary_of(turn)) for turn in found[:limit])
-            following = found[limit - 1].id if len(found) > limit else None
-            return b'{"turns":[%b],"next":%b}' % (summaries, json.dumps(following).encode())
+        def view() -> list[tuple[str, bytes]]:
+            fitting = islice(filter(query.fits, turns), limit + 1)
+            return [(turn.id, encoded_for(turn, summary_of(turn))) for turn in fitting]
 
-        return _response(await run_in_thread(view))
+        found = await run_in_thread(view)
+        if archive is not None and len(found) <= limit:
+            older = await archive.find(
+                query, limit + 1 - len(found), before="" if is_stored else before, without=[turn.id for turn in stored]
+            )
+            found += [(each["id"], json.dumps(each).encode()) for each in older]
+        following = found[limit - 1][0] if len(found) > limit else None
+        summaries = b",".join(summary for _, summary in found[:limit])
+        return _response(b'{"turns":[%b],"next":%b}' % (summaries, json.dumps(following).encode()))
 
     @router.get("/{turn_id}", responses=gone, summary="One turn: its request, its attempts, and its events")
     async def get_turn(
         turn_id: str,
         download: Annotated[bool, Query(description="As an attachment, with the requests and answers of all attempts.")] = False,  # noqa: FBT002  (a query's)
     ) -> Response:
-        turn = find(turn_id)
-        asked = await approvals.recent(_MOST_APPROVALS) if approvals is not None else []
-        asked = [each for each in asked if turn.id in (each.turn, each.parent_turn)]
-        content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, asked, whole=download)))
+        asked = await asked_for(turn_id)
+        if (turn := store.get(turn_id)) is not None:
+            content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, asked, whole=download)))
+        else:
+            content = json.dumps(with_approvals(await archived(turn_id), asked)).encode()
         if not download:
             return _response(content)
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", turn.id)
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", turn_id)
         return _response(content, {"content-disposition": f'attachment; filename="turn-{name}.json"'})
 
     @router.get(
         "/{turn_id}/attempts/{index}", responses=gone, summary="What an attempt was sent and answered, and how that was read"
     )
     async def get_attempt(turn_id: str, index: int) -> Response:
-        turn = find(turn_id)
-        if not 0 <= index < len(turn.attempts):
-            raise NotFoundError(f"The turn {turn.id} has no attempt {index}.")
+        turn = store.get(turn_id)
+        attempts = turn.attempts if turn is not None else (await archived(turn_id))["attempts"]
+        if not 0 <= index < len(attempts):
+            raise NotFoundError(f"The turn {turn_id} has no attempt {index}.")
+        if turn is None:
+            return _response(json.dumps(attempts[index]).encode())
         return _response(await run_in_thread(lambda: encoded_for(turn, attempt_detail(turn, index))))
 
     return router

@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
     from patchbay.server.app import ProxyAdmin
     from patchbay.server.chat.handler import ToolChat
     from patchbay.server.responses_socket import ResponsesSockets
+    from patchbay.server.turn_archive import TurnArchive
 
 _LOGGED_TYPES = (b"application/json", b"text/")
 
@@ -123,6 +124,14 @@ _PREFLIGHT: Headers = [
 _DEFAULT_ALLOWED = b"authorization, content-type, openai-organization, openai-project, x-request-id"
 
 
+def _archive(settings: ProxySettings) -> TurnArchive | None:
+    if settings.keep_turns is None or settings.response_store is None:
+        return None
+    from patchbay.server.turn_archive import TurnArchive  # takes SQLAlchemy
+
+    return TurnArchive(settings.response_store, keep=settings.keep_turns, keeps_content=settings.keep_content)
+
+
 _Work = Callable[[ProxyRequest], Awaitable[None]]
 """Answers a request that has passed the checks. Raises PatchbayError."""
 
@@ -167,6 +176,9 @@ class ProxyApp:
         self._count = itertools.count(1)
         self._sockets: ResponsesSockets | None = None
         self.turns = TurnStore()
+        self.turn_archive = _archive(settings)
+        if self.turn_archive is not None:
+            self.turns.archive = self.turn_archive.add
         self.observers: list[RequestObserver] = []
         """Called with the record of each finished request to a model. They must neither block nor raise."""
         self.logs_failures = True
@@ -235,6 +247,8 @@ class ProxyApp:
         """Stop responses in the background, close the connections to the upstream, and flush the request log."""
         await self._frontends.close()
         await self._upstream.close()
+        if self.turn_archive is not None:
+            await self.turn_archive.aclose()
         if self._request_log is not None:
             await asyncio.to_thread(self._request_log.close)
 
@@ -244,6 +258,8 @@ class ProxyApp:
             if message["type"] == "lifespan.startup":
                 try:
                     await self._frontends.open()
+                    if self.turn_archive is not None:
+                        await self.turn_archive.open()
                 except PatchbayError as error:
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     raise

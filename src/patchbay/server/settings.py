@@ -28,6 +28,8 @@ _UNITS = {
     "g": 1000**3, "gb": 1000**3, "gib": 1024**3,
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING_HEADERS = frozenset({"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MIN_LOG_BYTES = 4096
@@ -43,6 +45,14 @@ def parse_size(text: str) -> int:
     if size < 1:
         raise ConfigurationError(f"{text!r}: the size must be at least one byte.")
     return size
+
+
+def parse_duration(text: str) -> float:
+    """Parse ``90s``, ``30m``, ``12h`` or ``7d`` as seconds. Raises ConfigurationError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not float(match[1]) > 0:
+        raise ConfigurationError(f"{text!r} is not a duration: use 30m, 12h or 7d.")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def require_positive(settings: object, *names: str) -> None:
@@ -136,8 +146,36 @@ def _checked_host(host: str) -> str:
     return host
 
 
+@dataclass(frozen=True, kw_only=True)
+class TurnSettings:
+    """How long ended turns are kept in the server's database, in seconds; None: in memory only, the last ones."""
+
+    keep_turns: float | None = field(
+        default=None,
+        metadata=flag(
+            "Keep ended turns for the console in the --store so long: 12h, 7d; at most 1 GiB. Default: the last 200, in memory.",
+            metavar="DURATION",
+            type=str,
+            parse=parse_duration,
+        ),
+    )
+    keep_content: bool = field(
+        default=False,
+        metadata=flag("With --keep-turns: keep messages, texts and arguments too, and not only who called what, and when."),
+    )
+
+    def check_store(self, store: str | None) -> None:
+        """Raise ConfigurationError where turns cannot be kept in the database at ``store``."""
+        if self.keep_turns is not None and not self.keep_turns > 0:
+            raise ConfigurationError("keep_turns must be more than 0 seconds.")
+        if self.keep_turns is not None and store is None:
+            raise ConfigurationError("--keep-turns needs a database: --store sqlite:///turns.db")
+        if self.keep_content and self.keep_turns is None:
+            raise ConfigurationError("--keep-content needs --keep-turns 7d, or another duration.")
+
+
 @dataclass(frozen=True)
-class ProxySettings(AccessSettings):
+class ProxySettings(AccessSettings, TurnSettings):
     """Settings of a proxy. Raises ConfigurationError for impossible ones.
 
     ``upstream`` is the base URL of an OpenAI-compatible API, such as ``http://127.0.0.1:11434/v1``. Sizes are bytes, times
@@ -233,6 +271,7 @@ class ProxySettings(AccessSettings):
         require_positive(self, "max_body_size", "connect_timeout", "heartbeat")
         if not self.upstream_timeout >= 0:
             raise ConfigurationError("upstream_timeout must be 0 (no limit) or more seconds.")
+        self.check_store(self.response_store)
         if not self.response_days >= 0:
             raise ConfigurationError("response_days must be 0 (for ever) or more days.")
         if self.log_file is not None and not Path(self.log_file).name:
@@ -321,7 +360,7 @@ def parse_ports(text: str) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class ToolsSettings(AccessSettings):
+class ToolsSettings(AccessSettings, TurnSettings):
     """Settings of a tool server. Raises ConfigurationError for impossible ones.
 
     Trusted callers send ``token``; without one every program on this machine is trusted. ``proxies`` are addresses of reverse

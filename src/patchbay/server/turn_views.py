@@ -109,11 +109,37 @@ def detail_of(turn: Turn, approvals: Sequence[ApprovalRequest] = (), *, whole: b
     }
 
 
+def without_content(view: Json) -> Json:
+    """Return a summary or the detail of a turn without what was said: messages, texts, and arguments."""
+    cut: Json = {**view, "preview": ""}
+    if "attempts" in view:
+        nothing: Json = {"request": None, "cut": True, "text": None, "native_calls": [], "reading": None}
+        cut |= {"client_request": None, "cut": True}
+        cut["attempts"] = [
+            {**each, **nothing, "calls": [{**call, "arguments": ""} for call in each["calls"]]} for each in view["attempts"]
+        ]
+        for event in cut["events"]:
+            event["payload"].pop("Arguments", None)
+    return cut
+
+
 def _events(turn: Turn, approvals: Sequence[ApprovalRequest]) -> list[Event]:
     """Return the events of a turn's tools and approvals, in the order of time."""
     arguments = {call_id: text for attempt in turn.attempts for call_id, _, text in attempt.calls}
     events = [event for call in list(turn.settled or ()) for event in _call_events(call, arguments.get(call.call_id, ""))]
     meta = Meta(agent_id=turn.agent, turn_id=turn.id, session_key=turn.session)
+    return sorted([*events, *_approval_events(meta, approvals)], key=lambda event: event.time)
+
+
+def with_approvals(detail: Json, approvals: Sequence[ApprovalRequest]) -> Json:
+    """Return an archived turn with the events of its requests for approval."""
+    meta = Meta(agent_id=detail["role"], turn_id=detail["id"], session_key=detail["session"])
+    events = [*detail["events"], *map(encode_event, _approval_events(meta, approvals))]
+    return {**detail, "events": sorted(events, key=lambda event: str(event["time"]))}
+
+
+def _approval_events(meta: Meta, approvals: Sequence[ApprovalRequest]) -> list[Event]:
+    events: list[Event] = []
     for request in approvals:
         attrs, about = {"call_id": request.call_id}, {"ID": request.id, "Tool": request.tool}
         asked = about | {"Rule": request.rule, "Who": list(request.who), "Deadline": request.deadline}
@@ -122,7 +148,7 @@ def _events(turn: Turn, approvals: Sequence[ApprovalRequest]) -> list[Event]:
             said = about | {"Decision": str(request.state), "By": request.by, "Reason": request.reason}
             severity = "info" if request.state is State.APPROVED else "warn"
             events.append(Event(f"decided-{request.id}", DECIDED, request.decided, meta, {}, severity, said, attrs))
-    return sorted(events, key=lambda event: event.time)
+    return events
 
 
 def _call_events(call: CallRecord, arguments: str) -> list[Event]:

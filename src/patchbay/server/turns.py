@@ -43,6 +43,10 @@ _NO_CONTEXT: Final[Mapping[str, Any]] = {}
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)": ?([0-9]{1,12})\b')
 
 
+TurnWatcher = Callable[["Turn"], object]
+"""Called with each turn that begins. It must neither block nor raise."""
+
+
 class Turn(msgspec.Struct, eq=False, gc=False):
     """One request to a model: the ``body`` of its chat completion, and its attempts.
 
@@ -74,6 +78,8 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     status: int = 0
     error: str = ""
     preview: str | None = None
+    archive: TurnWatcher | None = None
+    """Takes the turn when it has ended."""
 
     def __repr__(self) -> str:  # without its content
         return f"Turn({self.id!r})"
@@ -149,6 +155,8 @@ class Turn(msgspec.Struct, eq=False, gc=False):
                 attempt.text, attempt.reasoning, attempt.calls, attempt.begins_json = text, reasoning, calls, choice.begins_json
                 size += answered
         self._grow(size)
+        if self.archive is not None:
+            self.archive(self)
 
     def _grow(self, size: int) -> None:
         """Count ``size`` more bytes, as long as the turn is stored."""
@@ -158,10 +166,6 @@ class Turn(msgspec.Struct, eq=False, gc=False):
         store.size += size
         if store.size > store.most_bytes:
             store.trim()
-
-
-TurnWatcher = Callable[[Turn], object]
-"""Called with each turn that begins. It must neither block nor raise."""
 
 
 class TurnStore:
@@ -177,6 +181,8 @@ class TurnStore:
         self.size = 0
         """Bytes of all turns."""
         self.watchers: list[TurnWatcher] = []
+        self.archive: TurnWatcher | None = None
+        """Takes each turn when it has ended, also one that is not stored here any more."""
         self._turns: OrderedDict[str, Turn] = OrderedDict()  # (the first entry of a dict takes a search)
 
     def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
@@ -187,7 +193,7 @@ class TurnStore:
                 size += len(body)
             else:
                 body = None
-        turn = self._turns[turn_id] = Turn(self, turn_id, protocol, body, redact, time.time(), size)
+        turn = self._turns[turn_id] = Turn(self, turn_id, protocol, body, redact, time.time(), size, archive=self.archive)
         self.size += size
         if self.size > self.most_bytes or len(self._turns) > self.most:
             self.trim()
