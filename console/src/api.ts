@@ -105,6 +105,47 @@ export interface ConsoleInfo {
   upstream?: string | null;
   roles?: string[];
   turns?: { kept: number; bytes: number; archived_seconds: number | null };
+  /** Absent where no call can wait for approval. */
+  approvals?: { asks: boolean; outlives_server: boolean };
+}
+
+export type Outcome = "pending" | "approved" | "denied" | "expired" | "withdrawn";
+
+/** A tool call that waits for approval, or did. */
+export interface Approval {
+  id: string;
+  created: number;
+  deadline: number;
+  at_deadline: "deny" | "allow";
+  tool: string;
+  /** JSON; where `is_cut`, only its beginning. */
+  arguments_text: string;
+  is_cut: boolean;
+  digest: string;
+  facts: Body;
+  source: string;
+  endpoint: string;
+  role: string;
+  agent: string;
+  session_key: string;
+  turn: string;
+  rule: string;
+  why: string;
+  who: string[];
+  session: "tool" | "call" | "never";
+  parameters: Body | null;
+  state: Outcome;
+  awaited: boolean;
+  decided: number | null;
+  by: string;
+  reason: string;
+  for_session: boolean;
+  edited: Body | null;
+}
+
+/** An approval for a session that is in force. */
+export interface SessionApproval extends Approval {
+  until: number;
 }
 
 /** The server's address, without the path of the console: "" or the path that an application mounts it under. */
@@ -139,9 +180,10 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await (await request(path, signal ? { signal } : {})).json()) as T;
 }
 
+/** Posts a body as JSON; a text is JSON already. */
 export function post(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   const headers = { "Content-Type": "application/json" };
-  return request(path, { method: "POST", headers, body: JSON.stringify(body), ...(signal ? { signal } : {}) });
+  return request(path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body), ...(signal ? { signal } : {}) });
 }
 
 /** Returns the message of an error response, in any of the shapes that the server has. */

@@ -3,6 +3,8 @@
 import { computed, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, BASE } from "./api";
+import { watchApprovals } from "./approvals/store";
+import { plural } from "./format";
 import { connection } from "./live";
 import { type ConsolePage, type Keys, PAGES } from "./pages";
 import { go, goTo, parts } from "./route";
@@ -28,6 +30,8 @@ export function App() {
   }, []);
   const known = info.value;
   const mayRead = known !== null && (known.signed_in || !known.needs_token);
+  const hasApprovals = mayRead && known.approvals !== undefined;
+  useEffect(() => (hasApprovals ? watchApprovals() : undefined), [hasApprovals]);
   return (
     <>
       <Bar />
@@ -81,6 +85,11 @@ function Bar() {
             onClick={(event) => openPage(event, page)}
           >
             {page.title}
+            {page.waiting && page.waiting() > 0 && (
+              <span class="waiting" title={`${plural(page.waiting(), "call")} waiting`}>
+                {page.waiting()}
+              </span>
+            )}
           </a>
         ))}
       </nav>

@@ -27,6 +27,14 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(rounded / 3600)} h ${String(Math.floor((rounded % 3600) / 60)).padStart(2, "0")} m`;
 }
 
+/** A time that is left, of a width that stays: 4:32, 1:04:32. */
+export function countdown(seconds: number): string {
+  const left = Math.max(0, Math.ceil(seconds));
+  const [hours, minutes] = [Math.floor(left / 3600), Math.floor(left / 60) % 60];
+  const rest = String(left % 60).padStart(2, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+}
+
 export function count(value: number | null | undefined): string {
   return value == null ? "" : grouped.format(value);
 }

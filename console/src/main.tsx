@@ -1,6 +1,7 @@
 import "../styles/tokens.css";
 import "../styles/console.css";
 import "../styles/turns.css";
+import "../styles/approvals.css";
 import { render } from "preact";
 import { App } from "./app";
 

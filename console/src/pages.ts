@@ -1,6 +1,7 @@
 // The pages of the console, in the order of the top bar; the first is shown at /console.
 
 import type { ComponentType } from "preact";
+import { APPROVALS } from "./approvals/page";
 import { TURNS } from "./turns/page";
 
 /** Keys with what they do, for the help: two keys of one row are separated by two spaces. */
@@ -14,8 +15,10 @@ export interface ConsolePage {
   keys: Keys;
   /** Returns what a key does here, which was pressed with the focus on `target`. */
   actionOf(key: string, target: HTMLElement, isField: boolean): (() => void) | undefined;
+  /** What waits for the reader there: a number beside the title, on every page. */
+  waiting?(): number;
   /** Closes what is open, where the page's own link is followed. */
   close?(): void;
 }
 
-export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS];
+export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS];

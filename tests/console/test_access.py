@@ -81,6 +81,7 @@ def test_everything_is_reached_by_keyboard(browser, proxied, turn):
     proxied.chat("And about zebras?", tools=[WEATHER])
     with open_page(browser, proxied.page()) as page:
         is_ready(page)
+        expect(page.get_by_role("row").filter(has_text="And about zebras?")).to_be_visible()
         focused = page.locator(":focus")
         keys = page.keyboard
         keys.press("j")

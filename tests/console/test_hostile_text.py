@@ -55,16 +55,16 @@ def test_hostile_text_of_a_client_a_model_and_a_tool_stays_text(browser, proxied
     turn = proxied.chat("", messages=messages, tools=[WEATHER], model=f"{proxied.model} {text}")
     with open_page(browser, proxied.page(f"/turns/{turn}")) as page:
         expect(page.get_by_label("Raw text of the model")).to_contain_text(SHOWN.get(kind, text))
-        _check_elements(page)
+        check_elements(page)
         for tab in ("Messages", "Tools", "JSON"):
             page.get_by_role("tab", name=tab).click()
-            _check_elements(page)
+            check_elements(page)
         page.get_by_role("tab", name="chat").click()
         expect(page.get_by_label("tool message")).to_contain_text(SHOWN.get(kind, text))
-        _check_elements(page)
+        check_elements(page)
         page.get_by_role("button", name="Edit and resend").click()
         expect(page.get_by_label("Messages")).to_have_value(re.compile("call_1"))
-        _check_elements(page)
+        check_elements(page)
 
 
 def test_a_line_of_100_kilobytes_is_cut_and_shown_whole_when_asked(browser, proxied):
@@ -78,7 +78,7 @@ def test_a_line_of_100_kilobytes_is_cut_and_shown_whole_when_asked(browser, prox
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def _check_elements(page):
+def check_elements(page):
     """Check that the page has only elements that the console makes itself, and links to itself."""
     made = page.evaluate("[...new Set([...document.querySelectorAll('#app *')].map((each) => each.localName))]")
     assert set() == set(made) - {*OWN.split()}

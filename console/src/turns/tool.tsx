@@ -1,8 +1,8 @@
 // One tool call, or one approval, of a turn.
 
-import { ApiError, type RuntimeEvent, type Turn } from "../api";
+import { ApiError, type Turn } from "../api";
 import { dateAndTime, duration, pretty } from "../format";
-import { Tag } from "../ui/parts";
+import { PageLink, Tag } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 import { useAttempt } from "./attempt";
 import { isNew, Message, messagesOf } from "./content";
@@ -52,7 +52,7 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
         </>
       )}
       {part.kind === "tool" && <Result turn={turn} part={part} callId={callId} />}
-      {part.kind === "approval" && <Approval events={part.events} />}
+      {part.kind === "approval" && <Approval part={part} />}
       {part.kind === "error" && <JsonBlock value={part.events} label="Events" />}
     </>
   );
@@ -93,10 +93,14 @@ function Result({ turn, part, callId }: { turn: Turn; part: Part; callId: string
   );
 }
 
-function Approval({ events }: { events: RuntimeEvent[] }) {
-  const asked = events.find((event) => event.kind === "agent.approval.requested")?.payload ?? {};
+function Approval({ part }: { part: Part }) {
+  const asked = part.events.find((event) => event.kind === "agent.approval.requested")?.payload ?? {};
   return (
     <dl class="facts">
+      <div>
+        <dt>Request</dt>
+        <dd><PageLink to={`approvals/${encodeURIComponent(part.key.slice(1))}`}>{part.end === null ? "Decide about it" : "Show it"}</PageLink></dd>
+      </div>
       {typeof asked.Rule === "string" && asked.Rule && (
         <div>
           <dt>Rule</dt>

@@ -2,7 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type State } from "../api";
+import { ApiError, BASE, type State } from "../api";
+import { goTo } from "../route";
 import { needsSignIn } from "../session";
 
 const STATES: Record<State, string> = { running: "running", done: "done", failed: "failed" };
@@ -27,6 +28,20 @@ export function ModeTags({ mode, format, constraint }: { mode: string; format: s
       {format && <Tag title="The format of the calls">{format}</Tag>}
       {constraint && <Tag title={`The answer was constrained by a ${constraint === "schema" ? "JSON Schema" : "grammar"}`}>{constraint}</Tag>}
     </span>
+  );
+}
+
+/** A link to a place of the console: its path below /console, encoded. */
+export function PageLink({ to, children }: { to: string; children: ComponentChildren }) {
+  const follow = (event: MouseEvent) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in a tab or window of its own
+    event.preventDefault();
+    goTo(to);
+  };
+  return (
+    <a href={`${BASE}/console/${to}`} onClick={follow}>
+      {children}
+    </a>
   );
 }
 

@@ -177,6 +177,11 @@ class ApprovalPolicy:
         return replace(self.otherwise, name=f"hook {', '.join(hooks)}", outcome="ask", who=people, session=session)
 
     @property
+    def asks_people(self) -> bool:
+        """True if a person is asked about some calls."""
+        return any(rule.asks_people for rule in (*self.rules, self.otherwise))
+
+    @property
     def longest(self) -> float:
         """The longest deadline of all rules, in seconds."""
         return max(rule.deadline for rule in (*self.rules, self.otherwise))

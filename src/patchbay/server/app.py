@@ -135,10 +135,11 @@ class ToolsApp:
         """Add the console's routes."""
         token = self._settings.token
         turns = self._proxy.turns if self._proxy is not None else TurnStore()
-        facts = ConsoleFacts("serve", upstream.upstream if upstream is not None else None, token, lambda: [*self.registry.roles])
+        address = upstream.upstream if upstream is not None else None
+        facts = ConsoleFacts("serve", address, token, lambda: [*self.registry.roles], self.governance.approvals)
         self.governance.hooks.recorders.append(turns.add_call)
         archive = self._proxy.turn_archive if self._proxy is not None else None
-        _add_console_routes(self.api, facts, self._console, turns, self.governance.approvals, archive)
+        _add_console_routes(self.api, facts, self._console, turns, archive)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -409,16 +410,11 @@ class ProxyAdmin:
 
 
 def _add_console_routes(
-    api: FastAPI,
-    facts: ConsoleFacts,
-    sessions: ConsoleSessions,
-    turns: TurnStore,
-    approvals: ApprovalService | None,
-    archive: TurnArchive | None,
+    api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, turns: TurnStore, archive: TurnArchive | None
 ) -> None:
     """Add the routes of the console and of the turns."""
     api.include_router(make_console_router(facts, sessions, turns, archive))
-    api.include_router(make_turns_router(turns, approvals, archive, needs_token=facts.token is not None))
+    api.include_router(make_turns_router(turns, facts.approvals, archive, needs_token=facts.token is not None))
 
 
 def _console_of(
@@ -426,8 +422,8 @@ def _console_of(
 ) -> AccessMiddleware:
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
-    facts = ConsoleFacts("proxy", settings.upstream, settings.api_key)
-    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, approvals, proxy.turn_archive)
+    facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, approvals=approvals)
+    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, proxy.turn_archive)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

@@ -38,12 +38,16 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 
 @dataclass(frozen=True)
 class ConsoleFacts:
-    """What the console shows of its server. ``token`` is the one to sign in with; None: no token is needed."""
+    """What the console shows of its server. ``token`` is the one to sign in with; None: no token is needed.
+
+    ``approvals`` is None where no call can wait for one.
+    """
 
     server: str
     upstream: str | None
     token: str | None
     roles: Callable[[], list[str]] = list
+    approvals: ApprovalService | None = None
 
 
 class SignIn(BaseModel):
@@ -76,6 +80,8 @@ def make_console_router(
                 "bytes": store.most_bytes,
                 "archived_seconds": archive.keep if archive is not None else None,
             }
+            if (approvals := facts.approvals) is not None:
+                about["approvals"] = {"asks": approvals.policy.asks_people, "outlives_server": approvals.store.is_shared}
         return json_response(about, headers=_NO_STORE)
 
     wrong: dict[int | str, dict[str, Any]] = {401: {"description": "It is not the server's token."}}

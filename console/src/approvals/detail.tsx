@@ -1,0 +1,200 @@
+// One request for approval: the call, who asks, its arguments, and the decision.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, type Approval, get, request as send, type SessionApproval } from "../api";
+import { countdown, dateAndTime } from "../format";
+import { now } from "../clock";
+import { asApiError } from "../session";
+import { PageLink, Problem, Tag } from "../ui/parts";
+import { JsonBlock, Line } from "../ui/text";
+import { Arguments, type Draft, sourceOf, useDraft } from "./arguments";
+import { outcome } from "./list";
+import { decide, pending, read, recent, sessions, type Verdict } from "./store";
+
+/** The request with all of its arguments, in its present state. */
+function useRequest(id: string): Approval | ApiError | null {
+  const listed = [...pending.value, ...recent.value].find((each) => each.id === id);
+  const [found, setFound] = useState<Approval | ApiError | null>(null);
+  const isComplete = listed !== undefined && !listed.is_cut;
+  useEffect(() => {
+    if (isComplete) return;
+    const controller = new AbortController();
+    get<{ approval: Approval }>(`/api/approvals/${encodeURIComponent(id)}`, controller.signal).then(
+      ({ approval }) => setFound(approval),
+      (error) => controller.signal.aborted || setFound(asApiError(error)),
+    );
+    return () => controller.abort();
+  }, [id, isComplete, listed?.state]);
+  if (isComplete) return listed;
+  return found instanceof ApiError || found === null ? found : { ...found, state: listed?.state ?? found.state };
+}
+
+export function RequestDetail({ id, onDeny }: { id: string; onDeny: (decide: (reason: string) => Promise<void>) => void }) {
+  const found = useRequest(id);
+  return (
+    <section id="detail" class="detail" tabIndex={-1} aria-label="Request">
+      {found === null ? (
+        <p class="none">Loading…</p>
+      ) : found instanceof ApiError ? (
+        <Problem error={found}>{found.status === 404 && "Requests are kept for a week, in memory until the server ends."}</Problem>
+      ) : (
+        <Loaded request={found} onDeny={onDeny} />
+      )}
+    </section>
+  );
+}
+
+function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reason: string) => Promise<void>) => void }) {
+  const draft = useDraft(request);
+  const [problems, setProblems] = useState<string[]>([]);
+  const isSending = useRef(false);
+  const isOver = request.state !== "pending";
+  const act = async (verdict: Verdict, reason = "") => {
+    if (isSending.current) return;
+    isSending.current = true;
+    const edited = verdict === "approve" && draft.isEdited ? sourceOf(draft) : null;
+    const wrong = await decide([request], { verdict, reason, edited });
+    setProblems(wrong);
+    isSending.current = false;
+    if (!wrong.length) requestAnimationFrame(() => document.getElementById("detail")?.focus({ preventScroll: true }));
+  };
+  const session = sessions.value.find((each) => each.id === request.id);
+  return (
+    <>
+      <header class="request-head">
+        <h1 class="call-name">
+          <Line text={request.tool} />
+        </h1>
+        {isOver ? (
+          <p class="said">
+            <span class={`tag ${request.state === "approved" ? "strong" : "bad"}`}>{request.state}</span> <Line text={outcome(request)} />
+            {request.decided && <span class="dim"> {dateAndTime(request.decided)}</span>}
+          </p>
+        ) : (
+          <p class="said">
+            <span class="left">{countdown(request.deadline - now.value)}</span>
+            <span class="dim"> until it {request.at_deadline === "allow" ? "runs without a decision" : "is denied"}</span>
+          </p>
+        )}
+        <Facts request={request} />
+        {request.why && (
+          <p class="reason">
+            Asked for by <Line text={request.why} />
+          </p>
+        )}
+        {!isOver && !request.awaited && <p class="reason">No run waits for it now: the decision counts when the same call comes again in this session.</p>}
+        {session && <Session grant={session} />}
+      </header>
+      <div class="panel">
+        {Object.keys(request.facts).length > 0 && (
+          <>
+            <h2>What the call is really about</h2>
+            <JsonBlock value={request.facts} label="Facts" />
+          </>
+        )}
+        <Arguments request={request} draft={draft} />
+      </div>
+      {!isOver && <Decide request={request} draft={draft} problems={problems} act={act} deny={() => onDeny((reason) => act("deny", reason))} />}
+      {isOver && problems.length > 0 && (
+        <p class="decided-first" role="alert">
+          Decided elsewhere first. <Line text={problems[0]!} />
+        </p>
+      )}
+    </>
+  );
+}
+
+function Facts({ request }: { request: Approval }) {
+  const facts: [string, string][] = [
+    ["Agent", request.agent],
+    ["Role", request.role === request.agent ? "" : request.role],
+    ["Session", request.session_key],
+    ["Rule", request.rule],
+    ["Source", request.source || "this server"],
+    ["Address", request.endpoint],
+    ["Asked", dateAndTime(request.created)],
+    ["Id", request.id],
+  ];
+  return (
+    <dl class="facts">
+      {facts.map(
+        ([name, value]) =>
+          value && (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd>
+                <Line text={value} />
+              </dd>
+            </div>
+          ),
+      )}
+      {request.turn && (
+        <div>
+          <dt>Turn</dt>
+          <dd>
+            <PageLink to={`turns/${encodeURIComponent(request.turn)}?at=p${encodeURIComponent(request.id)}`}>Show it</PageLink>
+          </dd>
+        </div>
+      )}
+    </dl>
+  );
+}
+
+interface DecideProps {
+  request: Approval;
+  draft: Draft;
+  problems: string[];
+  act: (verdict: Verdict) => Promise<void>;
+  deny: () => void;
+}
+
+function Decide({ request, draft, problems, act, deny }: DecideProps) {
+  if (!request.who.includes("http")) return <p class="decide none">Its rule lets it be decided by {request.who.join(", ")} alone.</p>;
+  const covered = request.session === "tool" ? "every call of this tool" : "this call, whenever it comes again";
+  return (
+    <div class="decide">
+      {problems.length > 0 && (
+        <p class="bad" role="alert">
+          <Line text={problems.join(" ")} />
+        </p>
+      )}
+      <p class="actions">
+        <button type="button" id="approve" class="primary" disabled={draft.problem !== ""} onClick={() => void act("approve")}>
+          {draft.isEdited ? "Approve as edited" : "Approve"} <kbd>a</kbd>
+        </button>
+        <button type="button" id="deny" onClick={deny}>
+          Deny… <kbd>d</kbd>
+        </button>
+        {request.session !== "never" && (
+          <button type="button" id="approve-session" disabled={draft.isEdited} onClick={() => void act("approve_session")} title={`Approves ${covered} in this session, for a day`}>
+            Approve for this session <kbd>s</kbd>
+          </button>
+        )}
+      </p>
+    </div>
+  );
+}
+
+function Session({ grant }: { grant: SessionApproval }) {
+  const [error, setError] = useState("");
+  const revoke = async () => {
+    try {
+      await send(`/api/approvals/sessions/${encodeURIComponent(grant.id)}`, { method: "DELETE" });
+    } catch (problem) {
+      setError(asApiError(problem).message);
+    }
+    await read();
+  };
+  return (
+    <div class="grant">
+      <p>
+        <Tag kind="strong">in force</Tag> Until {dateAndTime(grant.until)} {grant.session === "call" ? "this call" : "every call of this tool"} runs in this session without a question.
+        {error && <span class="bad" role="alert"> {error}</span>}
+      </p>
+      <button type="button" onClick={() => void revoke()}>
+        Revoke
+      </button>
+    </div>
+  );
+}
+

@@ -1,0 +1,185 @@
+// The requests that wait, with a box each to decide about several, and the last ones that are decided.
+
+import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { type Approval, BASE } from "../api";
+import { now } from "../clock";
+import { countdown, dateAndTime, plural, timeOfDay } from "../format";
+import { go, parts } from "../route";
+import { Line } from "../ui/text";
+import { checked, decide, decider, noticesState, pending, recent, sessions, toggleNotices, type Verdict } from "./store";
+
+const MOST_ROWS = 200;
+
+/** What went wrong with the last decision about several requests. */
+export const batchProblems = signal<string[]>([]);
+
+/** Shows a request beside the list. */
+export function openRequest(id: string, replace = false): void {
+  go({ path: ["approvals", id], replace });
+}
+
+/** Moves by so many requests that wait; the row has the focus then. */
+export function move(by: number): void {
+  const ids = pending.peek().map((each) => each.id);
+  const at = ids.indexOf(parts.peek()[1] ?? "");
+  const id = ids[at < 0 ? 0 : Math.max(0, Math.min(ids.length - 1, at + by))];
+  if (id === undefined) return;
+  openRequest(id, true);
+  requestAnimationFrame(() => document.getElementById(`request-${id}`)?.focus());
+}
+
+export function toggle(id: string | undefined): void {
+  if (!id || !pending.peek().some((each) => each.id === id)) return;
+  const now = new Set(checked.peek());
+  if (!now.delete(id)) now.add(id);
+  checked.value = now;
+}
+
+export async function decideChecked(verdict: Verdict, reason = ""): Promise<void> {
+  const chosen = pending.peek().filter((each) => checked.peek().has(each.id));
+  batchProblems.value = await decide(chosen, { verdict, reason });
+}
+
+export function RequestList({ onDeny }: { onDeny: () => void }) {
+  const waiting = pending.value;
+  const decided = recent.value.filter((each) => each.state !== "pending");
+  const number = checked.value.size;
+  return (
+    <section class="requests" aria-label="Requests">
+      <header>
+        <label>
+          You are <input value={decider.value} placeholder="console" maxLength={100} onInput={(event) => (decider.value = event.currentTarget.value)} />
+        </label>
+        <NoticesButton />
+      </header>
+      <div class="lists">
+        <h2 id="waiting">
+          Waiting <span class="dim">{waiting.length}</span>
+        </h2>
+        {number > 0 && (
+          <div class="batch">
+            <span>{number} selected</span>
+            <button type="button" id="approve-all" class="primary" onClick={() => void decideChecked("approve")}>
+              Approve {number} <kbd>a</kbd>
+            </button>
+            <button type="button" id="deny-all" onClick={onDeny}>
+              Deny {number} <kbd>d</kbd>
+            </button>
+            <button type="button" class="quiet" onClick={() => (checked.value = new Set())}>
+              Clear
+            </button>
+          </div>
+        )}
+        {batchProblems.value.length > 0 && (
+          <ul class="bad" role="alert">
+            {batchProblems.value.map((each, index) => (
+              <li key={index}>
+                <Line text={each} />
+              </li>
+            ))}
+          </ul>
+        )}
+        {waiting.length ? (
+          <ul aria-labelledby="waiting">
+            {waiting.slice(0, MOST_ROWS).map((each) => (
+              <li key={each.id} class={shownClass(each)}>
+                <input type="checkbox" checked={checked.value.has(each.id)} onChange={() => toggle(each.id)} aria-label={`Select ${each.tool}`} />
+                <Row request={each} end={<Left request={each} />} />
+              </li>
+            ))}
+          </ul>
+        ) : (
+          <p class="none">No call waits.</p>
+        )}
+        {waiting.length > MOST_ROWS && <p class="none">{plural(waiting.length - MOST_ROWS, "more call")} after these.</p>}
+        {sessions.value.length > 0 && (
+          <>
+            <h2 id="sessions">
+              Approved for a session <span class="dim">{sessions.value.length}</span>
+            </h2>
+            <ul aria-labelledby="sessions">
+              {sessions.value.map((each) => (
+                <li key={each.id} class={shownClass(each)}>
+                  <Row request={each} about={`${each.session === "call" ? "this call" : "every call"} in ${each.session_key}`} end={`until ${timeOfDay(each.until)}`} />
+                </li>
+              ))}
+            </ul>
+          </>
+        )}
+        {decided.length > 0 && (
+          <>
+            <h2 id="decided">Decided</h2>
+            <ul aria-labelledby="decided">
+              {decided.map((each) => (
+                <li key={each.id} class={`${each.state} ${shownClass(each)}`}>
+                  <Row
+                    request={each}
+                    about={outcome(each)}
+                    end={<span title={dateAndTime(each.decided ?? each.created)}>{timeOfDay(each.decided ?? each.created)}</span>}
+                  />
+                </li>
+              ))}
+            </ul>
+          </>
+        )}
+      </div>
+    </section>
+  );
+}
+
+function shownClass(request: Approval): string {
+  return parts.value[1] === request.id ? "shown" : "";
+}
+
+function Row({ request, about, end }: { request: Approval; about?: string; end: ComponentChildren }) {
+  return (
+    <a
+      id={`request-${request.id}`}
+      class="request-row"
+      href={`${BASE}/console/approvals/${encodeURIComponent(request.id)}`}
+      aria-current={shownClass(request) ? "true" : undefined}
+      onClick={(event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        openRequest(request.id);
+      }}
+    >
+      <span class="call-name">
+        <Line text={request.tool} />
+      </span>
+      <span class="end">{end}</span>
+      <span class="about">
+        <Line text={about ?? `${request.session_key} ${request.arguments_text.slice(0, 300)}`} />
+      </span>
+    </a>
+  );
+}
+
+/** The time that is left to decide. */
+export function Left({ request }: { request: Approval }) {
+  return <>{countdown(request.deadline - now.value)}</>;
+}
+
+/** What became of a request, in words. */
+export function outcome(request: Approval): string {
+  const what = request.state === "approved" && request.for_session ? "approved for the session" : request.state;
+  return [what + (request.edited ? " with other arguments" : ""), request.by && `by ${request.by}`].filter(Boolean).join(" ") + (request.reason && `: ${request.reason}`);
+}
+
+function NoticesButton() {
+  const state = noticesState();
+  if (state === "missing") return null;
+  const labels = { on: "Notifications are on", off: "Notify me", blocked: "Notifications are blocked" };
+  return (
+    <button
+      type="button"
+      aria-pressed={state === "on"}
+      disabled={state === "blocked"}
+      onClick={() => void toggleNotices()}
+      title={state === "blocked" ? "Allow them for this site in the browser's settings" : "A notification for each call that begins to wait while you look elsewhere"}
+    >
+      {labels[state]}
+    </button>
+  );
+}
