@@ -12,10 +12,20 @@ PER_SECOND: Final = 5.0
 
 
 class LogRateLimiter:
-    """Passes lines to ``log`` up to the rate, and the number of dropped ones before the next line that passes."""
+    """Passes lines to ``log`` up to the rate, and the number of dropped ones before the next line that passes.
 
-    def __init__(self, log: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+    ``count_dropped`` makes the line that says how many were dropped.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        count_dropped: Callable[[int], str] = "... ({} lines left out)".format,
+    ) -> None:
         self._log = log
+        self._count_dropped = count_dropped
         self._clock = clock
         self._tokens = float(BURST)
         self._since = clock()
@@ -36,5 +46,5 @@ class LogRateLimiter:
     def flush(self) -> None:
         """Log the number of lines dropped since the last one that passed, if any."""
         if self._dropped:
-            self._log(f"... ({self._dropped} lines left out)")
+            self._log(self._count_dropped(self._dropped))
             self._dropped = 0

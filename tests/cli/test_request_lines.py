@@ -100,7 +100,7 @@ def test_terminal_shows_a_coloured_line_for_each_request_and_errors_stand_out() 
         [failed] = terminal.lines("400")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
     assert re.fullmatch(
-        r"\d\d:\d\d:\d\d chat gem\\u001b\[2Jma text whole 1 tool 1 call \d+ → \d+ tokens [0-9.]+ m?s 200", plain
+        r"\d\d:\d\d:\d\d chat gem\\u001b\[2Jma text whole 1 tool 1 call \d+ → \d+ tokens [0-9.]+ m?s 200 \[[0-9a-f]{8}-1\]", plain
     ), plain
     assert "\x1b[32m200\x1b[0m" in line
     assert "\x1b[31m400 invalid_request: 'messages' must be an array" in failed
@@ -114,7 +114,7 @@ def test_verbose_lines_have_the_names_of_tools_and_the_reasons_without_colours_w
     ):
         chat(port)
         [line] = terminal.lines(r" chat ")
-    assert line.endswith("200 [add] (HTTP 400: the server refuses tools, so they are in the prompt)")
+    assert re.search(r"200 \[add\] \(HTTP 400: the server refuses tools, so they are in the prompt\) \[[0-9a-f]{8}-1\]$", line)
     assert "\x1b" not in line
 
 

@@ -7,8 +7,10 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +158,32 @@ def test_the_configuration_is_read_again_at_a_signal_and_a_broken_one_changes_no
         os.kill(child.pid, signal.SIGHUP)
         printed(child, "The configuration was reloaded: weather is not enabled; no more: weather, approvals")
         assert "Beijing: sunny" not in ask(child, BEIJING)
+
+
+def test_a_call_under_way_survives_when_the_configuration_is_read_again(folder) -> None:
+    (folder / "config.json").write_text(json.dumps(hooks(enabled=False)))
+    arrived, go = threading.Event(), threading.Event()
+
+    def slow(connection: socket.socket, end: threading.Event) -> None:
+        arrived.set()
+        assert go.wait(BOUND)
+        json_response("Rome is gone.")(connection, end)
+
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        calling_back(slow) as callback,
+        running("serve", folder, upstream.url) as child,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        register_erase(child, callback)
+        answer = pool.submit(ask, child, ERASE)
+        assert arrived.wait(BOUND)
+        (folder / "config.json").write_text(json.dumps({"approvals": {"rules": [{"tools": ["erase"], "outcome": "deny"}]}}))
+        os.kill(child.pid, signal.SIGHUP)
+        printed(child, "The configuration was reloaded: approvals by 1 rule")
+        go.set()
+        assert "Rome is gone." in answer.result(BOUND)
+        assert "Rome is gone." not in ask(child, ERASE)
 
 
 GUARD = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.processes import Process
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 CHAT = {"model": "gem\x1bma", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
 KEY = "a-key-of-this-test"
+ID = r" \[[0-9a-f]{8}-\d+\]$"
 
 
 def register(port: int, tool: object) -> HttpResponse:
@@ -23,10 +25,10 @@ def register(port: int, tool: object) -> HttpResponse:
 
 
 def lines_of(process: Process) -> list[str]:
-    """Stop the server, and return its lines on stderr from the level on."""
+    """Stop the server, and return its lines on stderr from the level on; each ends with the id of its request."""
     process.terminate()
     _, stderr = process.communicate(timeout=60)
-    return [line.split(" ", 2)[2] for line in stderr.splitlines()]
+    return [re.sub(ID, "", line.split(" ", 2)[2]) for line in stderr.splitlines()]
 
 
 LEARNT = [
@@ -65,6 +67,48 @@ def test_proxy_logs_learnt_capabilities_and_failed_requests(flag):
     assert (REQUESTS if flag == "--verbose" else []) == requests
     logged = {"--quiet": [], "": LEARNT + FAILED, "--verbose": LEARNT}[flag]
     assert logged == [line for line in lines if not line.startswith("chat ")]
+
+
+def test_json_log_has_an_object_per_line_with_the_id_of_its_answer(tmp_path: Path) -> None:
+    with (
+        ScriptedUpstream(ContractModel(), tools="refuse") as upstream,
+        running_command("proxy", "--upstream", upstream.url, PATCHBAY_LOG_FORMAT="json", PROXY_API_KEY=KEY) as (process, port),
+    ):
+        answers = [
+            ask(port, method, path, body, headers={"authorization": f"Bearer {key}"})
+            for method, path, body, key in (
+                ("POST", "/v1/chat/completions", CHAT, KEY),
+                ("POST", "/v1/chat/completions", CHAT, "wrong"),
+                ("GET", "/v1/models", None, "wrong"),
+                ("GET", "/api/turns", None, "wrong"),
+            )
+        ]
+        process.terminate()
+        lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert (4, [200, 401, 401, 401]) == (len(set(ids)), [answer.status for answer in answers])
+    by_id = {each: [line for line in lines if line.get("id") == each] for each in ids}
+    assert set(ids) >= {line["id"] for line in lines}
+    learnt, first = by_id[ids[0]][0], by_id[ids[0]][-1]
+    assert ("info", "patchbay.models", "First request for the model gem\x1bma") == (
+        learnt["level"], learnt["logger"].rpartition(".")[0], learnt["message"].replace("\\u001b", "\x1b"),
+    )  # fmt: skip
+    assert ("chat", "text", 1, 200, "info") == tuple(first[name] for name in ("protocol", "mode", "tools", "status", "level"))
+    assert [(401, "warning")] == [(line["status"], line["level"]) for line in by_id[ids[1]]]
+    refused = [line["message"] for each in ids[2:] for line in by_id[each]]
+    assert ["GET /v1/models from 127.0.0.1: HTTP 401", "GET /api/turns from 127.0.0.1: HTTP 401"] == [
+        message.partition(",")[0] for message in refused
+    ]
+
+
+def test_left_out_lines_are_counted_in_json_too(caplog: pytest.LogCaptureFixture) -> None:
+    with running_command("serve", "--store", "memory", "--log-format", "json") as (process, port):
+        for _ in range(60):
+            assert 422 == register(port, {"description": "x"}).status
+        process.terminate()
+        lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    assert {"logger", "message"} <= lines[0].keys()
+    assert 60 > len(lines)
 
 
 def test_registry_logs_refused_registrations_without_their_content():

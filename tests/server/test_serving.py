@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,3 +189,45 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def probe(port: int, path: str) -> tuple[int, dict[str, str]]:
+    answer = ask(port, "GET", path, headers={"host": "a-pod-of-the-cluster"})
+    return answer.status, json.loads(answer.body)
+
+
+@pytest.mark.parametrize("command", ["proxy", "serve"])
+def test_probes_are_answered_and_a_server_that_stops_is_not_ready_but_serves_for_a_while(command: str) -> None:
+    store = ("--store", "memory") if command == "serve" else ()
+    with (
+        running_upstream(quick) as upstream,
+        running_command(command, "--upstream", upstream.url, "--drain-delay", "3600", *store) as (process, port),
+    ):
+        assert [(200, {"status": "ok"})] * 2 == [probe(port, path) for path in ("/healthz", "/readyz")]
+        process.terminate()
+        for _ in range(3000):
+            ready = probe(port, "/readyz")
+            if ready[0] != 200:
+                break
+            threading.Event().wait(0.01)
+        assert (503, {"status": "unavailable", "problem": "The server is stopping."}) == ready
+        assert (200, {"status": "ok"}) == probe(port, "/healthz")
+        headers = {"content-type": "application/json"}
+        assert 200 == ask(port, "POST", "/v1/chat/completions", MODEL, headers=headers).status
+        process.terminate()
+        assert 0 == finish(process)[0]
+
+
+def test_a_server_that_cannot_store_is_not_ready(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with running_command("serve", "--store", f"sqlite:///{folder / 'tools.db'}") as (process, port):
+        assert 200 == probe(port, "/readyz")[0]
+        shutil.rmtree(folder)
+        tool = {"name": "a", "callback_url": "http://127.0.0.1:9/", "source": "external"}
+        ask(port, "POST", "/api/tools/register", tool, headers={"content-type": "application/json"})
+        status, body = probe(port, "/readyz")
+        assert (503, "unavailable") == (status, body["status"])
+        assert "tools.db" in body["problem"]
+        process.terminate()
+        finish(process)

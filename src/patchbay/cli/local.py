@@ -24,7 +24,7 @@ MEMORY_MIB = (340, 440)
 @with_flags(
     (_MODEL, LlamaSettings),
     (_MODEL, ProxySettings, "upstream_timeout"),
-    (SERVING, ServeOptions, "host", "port", "drain_timeout"),
+    (SERVING, ServeOptions, "host", "port", "drain_timeout", "drain_delay"),
     *PROXY_FLAGS,
 )
 def local(

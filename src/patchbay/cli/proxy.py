@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from patchbay.server.governance import Governance
     from patchbay.server.proxy import ProxyApp
 
+_logger = logging.getLogger(__name__)
+
 _STORE = "sqlite:///proxy.db"
 """The default database of approvals and the audit log."""
 
@@ -67,6 +70,7 @@ PROXY_FLAGS = (
     ),
     ("Tools and text", TextOptions),
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
+    ("Log", ServeOptions, "log_format"),
     ("Log", ProxySettings, "log_file", "max_log_size"),
 )
 """The groups of flags of commands that serve the proxy."""
@@ -91,7 +95,11 @@ Store = Annotated[
 ]
 
 
-@with_flags(("Upstream", ProxySettings, "upstream_key", "upstream_timeout"), (SERVING, ServeOptions), *PROXY_FLAGS)
+@with_flags(
+    ("Upstream", ProxySettings, "upstream_key", "upstream_timeout"),
+    (SERVING, ServeOptions, "host", "port", "workers", "drain_timeout", "drain_delay"),
+    *PROXY_FLAGS,
+)
 def proxy(
     upstream: Annotated[
         str,
@@ -192,7 +200,7 @@ def prepare(
         if settings.log_file is not None:
             given["log_file"] = worker_file(settings.log_file, worker)
         app = create_app(**given, options=text, governance=governance)
-        show_requests(app, options.log)
+        show_requests(app, options)
         app.no_events = no_events
         return app
 
@@ -204,14 +212,15 @@ def prepare(
     warnings = [key_problem, "" if found else warning_of_upstream(settings.upstream)]
 
     def announce(url: str) -> None:
+        warn = partial(_logger.warning, "%s") if options.log_format == "json" else _warn
         if settings.api_key is None and not is_loopback(options.host):
-            _warn(
+            warn(
                 f"{options.host} is reachable from other machines and there is no --api-key: anyone there can use this proxy and "
                 "its upstream."
             )
         _announce(command, url, settings, governance, found, watchable=not no_events)
         for each in filter(None, warnings):
-            _warn(f"{each.removesuffix('.')}.")
+            warn(f"{each.removesuffix('.')}.")
 
     return partial(serve, make_app if options.workers > 1 else lambda _worker: app, options, ready=announce)
 

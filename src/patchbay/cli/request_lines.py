@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from patchbay.cli.terminal import format_duration, make_console
 if TYPE_CHECKING:
     from patchbay.models.request_record import RequestRecord
     from patchbay.server.proxy import ProxyApp
-    from patchbay.server.settings import Verbosity
+    from patchbay.server.settings import ServeOptions
 
 _MAX_WAITING: Final = 1000
 _MAX_NAME_CHARS: Final = 150
@@ -29,10 +30,14 @@ _MAX_NAMES: Final = 10
 _FLUSH_SECONDS: Final = 1.0
 
 
-def show_requests(proxy: ProxyApp, log: Verbosity) -> None:
-    """Print a line on stderr for each request that ``proxy`` has finished: on a terminal, and with -v anywhere; not with -q."""
-    if log == "verbose" or (log == "normal" and sys.stderr.isatty()):
-        proxy.observers.append(RequestLines(verbose=log == "verbose"))
+def show_requests(proxy: ProxyApp, options: ServeOptions) -> None:
+    """Print a line on stderr for each request that ``proxy`` has finished.
+
+    On a terminal, and anywhere with -v or as JSON; not with -q.
+    """
+    log, as_json = options.log, options.log_format == "json"
+    if log == "verbose" or (log == "normal" and (as_json or sys.stderr.isatty())):
+        proxy.observers.append(RequestLines(verbose=log == "verbose", as_json=as_json))
         proxy.logs_failures = False
 
 
@@ -42,8 +47,9 @@ class RequestLines:
     With 1,000 records in the queue, more are left out.
     """
 
-    def __init__(self, *, verbose: bool) -> None:
+    def __init__(self, *, verbose: bool, as_json: bool = False) -> None:
         self._verbose = verbose
+        self._as_json = as_json
         self._records: queue.Queue[RequestRecord | None] = queue.Queue(_MAX_WAITING)
         self._thread: threading.Thread | None = None
 
@@ -64,6 +70,24 @@ class RequestLines:
         thread.join(_FLUSH_SECONDS)
 
     def _run(self) -> None:
+        if self._as_json:
+            self._write_json()
+        else:
+            self._print()
+
+    def _write_json(self) -> None:
+        redactor = Redactor()
+        while (record := self._records.get()) is not None:
+            at = datetime.fromtimestamp(record.time, UTC).isoformat(timespec="milliseconds")
+            level = "error" if record.status >= 500 else "warning" if record.error else "info"
+            members = {"time": at, "level": level, "logger": "patchbay.requests", **_fields_of(record)}
+            try:
+                sys.stderr.write(f"{redactor.text(msgspec.json.encode(members).decode())}\n")
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                return
+
+    def _print(self) -> None:
         console = make_console(sys.stderr)
         clock = "%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S"
         while (record := self._records.get()) is not None:
@@ -99,8 +123,15 @@ def describe_request(record: Mapping[str, Any], *, verbose: bool = False) -> Tex
         pieces.append((f"[{', '.join(calls[:_MAX_NAMES])}{', ...' if len(calls) > _MAX_NAMES else ''}]", ""))
     if verbose and (reasons := _list(record.get("reasons"))):
         pieces.append((f"({'; '.join(map(_text, reasons))})", "dim"))
+    pieces.append((f"[{record_id}]" if (record_id := _text(record.get("id"))) else "", "dim"))
     redactor = Redactor()
     return Text(" ").join(Text(redactor.text(text), style) for text, style in pieces if text)
+
+
+def _fields_of(record: RequestRecord) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(record)
+    del fields["time"]
+    return fields
 
 
 def format_tokens(usage: Mapping[str, Any]) -> str:

@@ -124,8 +124,9 @@ PluginsPort = Annotated[
     (_MODELS, ChatSettings),
     (_SESSIONS, RealtimeSettings),
     (_SESSIONS, RealtimeLimits),
-    (SERVING, ServeOptions, "drain_timeout"),
+    (SERVING, ServeOptions, "drain_timeout", "drain_delay"),
     (SERVING, ToolsSettings, "keep_turns", "keep_content"),
+    ("Log", ServeOptions, "log_format"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
     (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),
@@ -227,7 +228,7 @@ def serve(
         )
 
         if app.proxy is not None:
-            show_requests(app.proxy, options.log)
+            show_requests(app.proxy, options)
 
         def announce(url: str) -> None:
             _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)

@@ -176,6 +176,10 @@ class ToolsApp:
         self._mcp.stop()
         self.governance.stop()
 
+    def problem(self) -> str:
+        """Return why the server is not ready, "" if it is."""
+        return (self._writer.problem if self._writer is not None else None) or ""
+
     async def reload(self) -> str:
         """Read the configuration of hooks, approvals and MCP servers again; return a summary. Raises ConfigurationError."""
         servers = None if self._read_servers is None else checked(self._read_servers())  # raises before anything is changed

@@ -26,6 +26,7 @@ from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.models.error_bodies import error_body
 from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import (
+    REQUEST_ID,
     VENDOR_KEYS,
     Headers,
     Receive,
@@ -38,7 +39,7 @@ from patchbay.server.http import (
     own_path,
     read_body,
 )
-from patchbay.server.request_log import log_error_response, log_rejection
+from patchbay.server.request_log import CURRENT_REQUEST, begin_request, log_error_response, log_rejection, with_request_id
 from patchbay.server.settings import AccessSettings, ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
 
@@ -97,8 +98,9 @@ async def reject(scope: Any, send: Send, error: PatchbayError, *, as_openai: boo
     """
     headers, body = _encoded(error, as_openai=as_openai)
     if scope["type"] != "websocket":
+        request_id = CURRENT_REQUEST.get() or begin_request()
         log_error_response(scope, error.status, str(error))
-        await ResponseWriter(send, []).whole(error.status, headers, body)
+        await ResponseWriter(send, [(REQUEST_ID, request_id.encode())]).whole(error.status, headers, body)
         return
     path = own_path(scope)[:_MAX_PATH_CHARS]
     log_rejection(f"A WebSocket at {path} from {peer_of(scope)} was refused: HTTP {error.status}, {error}")
@@ -304,7 +306,7 @@ class AccessMiddleware:
         except PatchbayError as error:
             await reject(scope, send, error, as_openai=is_model)
         else:
-            await app(scope, receive, send)
+            await app(scope, receive, send if is_model or kind != "http" else with_request_id(send))
 
     def _admit(self, scope: Any, *, is_model: bool) -> bool:
         """Return whether the caller is trusted. Raises PatchbayError."""

@@ -72,6 +72,8 @@ def _up(name: bytes) -> bytes | None:
 @lru_cache(maxsize=512)
 def _down(name: bytes) -> bytes | None:
     name = name.lower()
+    if name == REQUEST_ID:
+        return UPSTREAM_REQUEST_ID
     return None if name in _NOT_DOWN or name.startswith(_NOT_DOWN_PREFIXES) else name
 
 

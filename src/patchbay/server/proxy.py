@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import itertools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -62,7 +60,7 @@ from patchbay.server.http import (
     stream_body,
     wants_page,
 )
-from patchbay.server.request_log import RequestLog, log_error_response, log_requests, method_of
+from patchbay.server.request_log import RequestLog, begin_request, log_error_response, log_requests, method_of
 from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
@@ -172,8 +170,6 @@ class ProxyApp:
         if settings.log_file is not None:
             self._request_log = RequestLog(settings.log_file, max_size=settings.max_log_size, redact=self._redact)
         self._common: Headers = _CORS if settings.cors else []
-        self._prefix = os.urandom(4).hex()
-        self._count = itertools.count(1)
         self._sockets: ResponsesSockets | None = None
         self.turns = TurnStore()
         self.turn_archive = _archive(settings)
@@ -272,8 +268,9 @@ class ProxyApp:
     async def _serve(self, scope: Any, receive: Receive, send: Send, common: Headers) -> None:
         """Answer one request, with an error where that fails."""
         redact = self._redact.including(keys_of(scope))
-        reply = ResponseWriter(send, common, redact)
-        state = RequestState(scope, own_path(scope), reply, redact)
+        request_id = begin_request()
+        reply = ResponseWriter(send, [*common, (REQUEST_ID, request_id.encode())], redact)
+        state = RequestState(scope, own_path(scope), reply, redact, request_id)
         try:
             await self._answer(state, receive)
         except ClientDisconnect as error:
@@ -314,9 +311,6 @@ class ProxyApp:
         if chat and route is None:
             state.protocol = "chat"
         self._authorize(scope, chat=chat)
-        state.id = f"{self._prefix}-{next(self._count)}"
-        if state.protocol:
-            state.reply.common = [*state.reply.common, (REQUEST_ID, state.id.encode())]
         work: _Work | None
         if chat:
             body = await read_body(receive, self.settings.max_body_size)

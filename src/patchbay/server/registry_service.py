@@ -20,6 +20,7 @@ from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.governance import Governance
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_models import CallBody, ClearBody, RegisterBody, UnregisterBody
+from patchbay.server.request_log import CURRENT_REQUEST
 from patchbay.tools import AgentScope, Tool
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.output import ToolOutput
@@ -151,7 +152,7 @@ class RegistryService:
         """Run a call with all hooks, as a separate turn."""
         executor = Executor([tool], max_result_chars=None, hooks=self._governance.hooks, media=self._governance.media)
         context = {"inbound": {"channel": "api"}, "scope": {"role": role}}
-        scope = HookScope(role, f"call-{secrets.token_hex(6)}", session_key=session, context=context)
+        scope = HookScope(role, CURRENT_REQUEST.get() or f"call-{secrets.token_hex(6)}", session_key=session, context=context)
         around = AgentScope(idempotency_key=body.idempotency_key or "")
         batch = executor.begin_run(agent_scope=around, scope=scope).start_batch([call])
         try:

@@ -7,12 +7,14 @@ Entries that are dropped because the disk is too slow are counted in the file.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -23,7 +25,7 @@ from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
 from patchbay._text import one_line, printable
 from patchbay.errors import ConfigurationError
-from patchbay.server.http import own_path
+from patchbay.server.http import REQUEST_ID, own_path
 
 CAPTURE_LIMIT = 1024 * 1024
 """Maximum bytes of a streamed body in an entry."""
@@ -34,6 +36,35 @@ _MODE = 0o600
 _proxy_logger = logging.getLogger("patchbay.proxy")
 
 _Entry = tuple[float, str, str, Redactor, dict[str, Any]]
+
+
+CURRENT_REQUEST: Final[ContextVar[str]] = ContextVar("patchbay.current_request", default="")
+"""The id of the request that this context answers, "" outside of one: that of its turn, and its ``x-request-id``."""
+
+_numbers = itertools.count(1)
+_prefix = ""
+
+
+def begin_request() -> str:
+    """Return a new id, which is the context's from now on."""
+    global _prefix  # noqa: PLW0603  (made with the first request: each worker has its own)
+    if not _prefix:
+        _prefix = os.urandom(4).hex()
+    request_id = f"{_prefix}-{next(_numbers)}"
+    CURRENT_REQUEST.set(request_id)
+    return request_id
+
+
+def with_request_id(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """Begin a request, and return ``send`` with its id among the headers of the response."""
+    header = (REQUEST_ID, begin_request().encode())
+
+    async def send_with_id(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), header]}
+        await send(message)
+
+    return send_with_id
 
 
 class BodyCapture:

@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import contextlib
 import gc
+import json
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -32,8 +34,9 @@ from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
 from patchbay._text import plural
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.server.request_log import AsgiApp, log_requests
-from patchbay.server.settings import ServeOptions, Verbosity
+from patchbay.server.http import ResponseWriter
+from patchbay.server.request_log import CURRENT_REQUEST, AsgiApp, log_requests
+from patchbay.server.settings import LogFormat, ServeOptions, Verbosity
 
 _HEAD_SECONDS: Final = 10.0
 
@@ -89,6 +92,9 @@ _PING = 20.0
 _NOTICE_SECONDS: Final = 0.3
 """Seconds for requests that end with the notice of the stop, before the others are counted."""
 
+HEALTHZ: Final = "/healthz"
+_PROBES: Final = (HEALTHZ, "/readyz")
+
 _NO_DRAIN_SECONDS: Final = 0.01
 """Seconds for a drain of 0: uvicorn would skip it, and with it what happens at its end."""
 
@@ -135,8 +141,12 @@ def run_server(
     ready: Callable[[], None],
     still_wanted: Callable[[], bool] | None = None,
     signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
+    drain_delay: int = 0,
 ) -> None:
     """Serve ``app`` on ``listener`` until one of ``signals``, then drain. Calls ``ready`` once requests are served.
+
+    ``/healthz`` and ``/readyz`` are answered for anyone who can connect, and not logged: 200 while the process serves, and while
+    the application is ready. The method ``problem()`` of an application says why it is not, "" if it is.
 
     The signal handlers stay installed: a signal that comes while the process ends must not become its exit status.
     ``still_wanted`` is called once a second; False starts the drain. If requests are running then, a line on stderr says so.
@@ -177,6 +187,8 @@ def run_server(
         ready,
         signals,
         app,
+        lifespan,
+        drain_delay,
     )
     _settle_collector()
     quiet = _ShutdownLogFilter(server, lifespan)
@@ -200,14 +212,27 @@ def _websocket_protocol(**options: Any) -> asyncio.Protocol:
 
 
 class _ServedApp:
-    """The application; a PatchbayError at its startup is kept in ``failure``, and not logged."""
+    """The application, and the answers to probes; a PatchbayError at its startup is kept in ``failure``, and not logged."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = log_requests(app)
+        self._find_problem: Callable[[], str] = getattr(app, "problem", str)
         self.failure: PatchbayError | None = None
+        self.is_stopping = False
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
-        return self._live(scope, receive, send) if scope["type"] == "lifespan" else self._app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return self._live(scope, receive, send)
+        if scope["path"] in _PROBES and scope.get("method") in ("GET", "HEAD"):
+            return self._answer_probe(scope["path"], send)
+        return self._app(scope, receive, send)
+
+    async def _answer_probe(self, path: str, send: Any) -> None:
+        """Answer a probe. No request arrives before the application has started."""
+        problem = "" if path == HEALTHZ else "The server is stopping." if self.is_stopping else self._find_problem()
+        body = {"status": "unavailable", "problem": problem} if problem else {"status": "ok"}
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        await ResponseWriter(send, []).whole(503 if problem else 200, headers, json.dumps(body).encode())
 
     async def _live(self, scope: Any, receive: Any, send: Any) -> None:
         started = False
@@ -249,8 +274,13 @@ class _Server(uvicorn.Server):
         ready: Callable[[], None],
         signals: tuple[signal.Signals, ...],
         app: object,
+        served: _ServedApp,
+        drain_delay: int,
     ) -> None:
         super().__init__(config)
+        self._served = served
+        self._drain_delay = drain_delay
+        self._is_cut_off = asyncio.Event()
         self._notify_app: Callable[[], object] | None = getattr(app, "stopping", None)
         self._reload_app: Callable[[], Coroutine[Any, Any, str]] | None = getattr(app, "reload", None)
         self._reloading: asyncio.Task[None] | None = None
@@ -280,6 +310,10 @@ class _Server(uvicorn.Server):
             _server_logger.warning("The configuration was reloaded: %s", summary)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._served.is_stopping = True
+        if self._drain_delay:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_cut_off.wait(), self._drain_delay)
         if self._notify_app is not None:
             self._notify_app()
         seconds = int(self.config.timeout_graceful_shutdown or 0)
@@ -287,7 +321,10 @@ class _Server(uvicorn.Server):
             await asyncio.wait(set(self.server_state.tasks), timeout=_NOTICE_SECONDS)
         if seconds and (count := len(self.server_state.tasks)) and not self.force_exit:
             running = f"{plural(count, 'request')} running, up to {seconds} s"
-            print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
+            if _logs_json():
+                _server_logger.warning("stopping: %s", running)
+            else:
+                print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
         await super().shutdown(sockets=sockets)
 
     async def _wait_tasks_to_complete(self) -> None:
@@ -302,6 +339,7 @@ class _Server(uvicorn.Server):
 
         Clients that read can still be sent an error; connections of those that do not are aborted.
         """
+        self._is_cut_off.set()
         for connection in list(self.server_state.connections):
             if connection.transport.get_write_buffer_size():
                 connection.transport.abort()
@@ -356,7 +394,14 @@ _NO_KEYS: Final = Redactor()
 
 
 class _RedactingFormatter(logging.Formatter):
-    """Formats failures of an upstream or client on one line, bugs with their traceback, and redacts keys."""
+    """Formats failures of an upstream or client on one line, bugs with their traceback, and redacts keys.
+
+    The id of the request that a line is about stands at its end.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        line = super().formatMessage(record)
+        return f"{line} [{request}]" if (request := CURRENT_REQUEST.get()) else line
 
     def format(self, record: logging.LogRecord) -> str:
         return _NO_KEYS.text(super().format(record))
@@ -368,15 +413,37 @@ class _RedactingFormatter(logging.Formatter):
         return super().formatException(ei)
 
 
+class _JsonFormatter(_RedactingFormatter):
+    """Formats a record as an object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        members = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _NO_KEYS.text(record.getMessage()),
+        }
+        if request := CURRENT_REQUEST.get():
+            members["id"] = request
+        if record.exc_info and record.exc_info[0] is not None:
+            members["error"] = _NO_KEYS.text(self.formatException(record.exc_info)).strip()
+        return json.dumps(members)
+
+
 class _RateLimitedHandler(logging.StreamHandler[Any]):
     """Writes to stderr. Lines below ERROR are rate-limited: clients cause them, and choose what they quote.
 
     Not limited are records with ``is_bounded``: their logger limits the number of them, and logs none again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: LogFormat) -> None:
         super().__init__()
-        self._limit = LogRateLimiter(self._write)
+        if log_format == "json":
+            self.setFormatter(_JsonFormatter())
+            self._limit = LogRateLimiter(self._write, count_dropped='{{"level": "warning", "lines_left_out": {}}}'.format)
+        else:
+            self.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+            self._limit = LogRateLimiter(self._write)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -393,10 +460,14 @@ class _RateLimitedHandler(logging.StreamHandler[Any]):
         self.flush()
 
 
-def log_to_stderr(level: int = logging.WARNING) -> None:
+def _logs_json() -> bool:
+    """Return whether the log on stderr is JSON."""
+    return any(isinstance(each.formatter, _JsonFormatter) for each in logging.getLogger("patchbay").handlers)
+
+
+def log_to_stderr(level: int = logging.WARNING, log_format: LogFormat = "text") -> None:
     """Show the log of Patchbay from ``level`` on, and warnings of uvicorn and the MCP SDK, on stderr."""
-    handler = _RateLimitedHandler()
-    handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handler = _RateLimitedHandler(log_format)
     for name, lowest in (("uvicorn.error", logging.WARNING), ("mcp", logging.WARNING), ("patchbay", logging.NOTSET)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
@@ -420,14 +491,20 @@ def serve(
     ``make_app`` is called in the process that serves, with the worker's number from 0 on; ``ready`` once, with the URL, when
     requests are served. Raises the PatchbayError that keeps one process from starting.
     """
-    log_to_stderr(LEVELS[options.log])
+    log_to_stderr(LEVELS[options.log], options.log_format)
     # Python's handlers end before the process: a late signal would become its exit status.
     for number in (signal.SIGTERM, signal.SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        run_server(make_app(0), listener, drain_timeout=options.drain_timeout, ready=lambda: ready(url))
+        run_server(
+            make_app(0),
+            listener,
+            drain_timeout=options.drain_timeout,
+            drain_delay=options.drain_delay,
+            ready=lambda: ready(url),
+        )
         return 0
     # The first socket proved that the port is free, which a shared one cannot; its number may be a random one.
     port: int = listener.getsockname()[1]
@@ -512,6 +589,7 @@ class _Workers:
                 self._make_app(place),
                 listener,
                 drain_timeout=self._options.drain_timeout,
+                drain_delay=self._options.drain_delay,
                 ready=lambda: ready(url) if ready is not None else None,
                 still_wanted=lambda: os.getppid() == parent,
                 signals=(signal.SIGTERM,),

@@ -66,9 +66,16 @@ Verbosity = Literal["quiet", "normal", "verbose"]
 """Log level: errors; also failed requests and detected model capabilities; also every request."""
 
 
+LogFormat = Literal["text", "json"]
+
+
 @dataclass(frozen=True)
 class ServeOptions:
-    """Address, workers and log of a server. ``drain_timeout``: seconds for running requests to finish at shutdown."""
+    """Address, workers and log of a server. Times are seconds.
+
+    At shutdown requests are accepted for ``drain_delay`` while ``/readyz`` says that the server stops; then the running ones have
+    ``drain_timeout`` to finish.
+    """
 
     host: str = field(default="127.0.0.1", metadata=flag("Address to listen on.", env=("HOST", "PATCHBAY_HOST"), metavar="HOST"))
     port: int = field(
@@ -78,6 +85,18 @@ class ServeOptions:
     workers: int = field(default=1, metadata=flag("Number of worker processes.", metavar="N", min=1, max=256))
     drain_timeout: int = field(
         default=30, metadata=flag("Time for running requests to finish at shutdown.", metavar="SECONDS", min=0)
+    )
+    drain_delay: int = field(
+        default=0,
+        metadata=flag(
+            "Time before that in which requests are accepted while /readyz answers 503, for load balancers.",
+            metavar="SECONDS",
+            min=0,
+        ),
+    )
+    log_format: LogFormat = field(
+        default="text",
+        metadata=flag("Format of the log on stderr; json: an object per line, also for each request.", type=LogFormat),
     )
     log: Verbosity = "normal"
 

@@ -14,8 +14,6 @@ from patchbay._redaction import Redactor
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
 from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, NoUpstreamError, UpstreamStatusError, decompress, upstream_error_body
 from patchbay.server.http import (
-    REQUEST_ID,
-    UPSTREAM_REQUEST_ID,
     Headers,
     OwnHeaders,
     Receive,
@@ -185,10 +183,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
     reply, watch, turn = request.reply, request.watch, request.turn
     stream = is_event_stream(answer) and not answer.coding
     if not reply.started:
-        headers = downward(answer.headers)
-        if turn is not None:
-            headers = [(UPSTREAM_REQUEST_ID if name == REQUEST_ID else name, value) for name, value in headers]
-        await reply.send_head(answer.status, headers)
+        await reply.send_head(answer.status, downward(answer.headers))
     elif not stream:
         raise UpstreamError(
             f"The upstream answered a stream with {answer.content_type or 'no content type'} after a long silence."

@@ -21,6 +21,7 @@ from patchbay.realtime.config import RealtimeSettings
 from patchbay.realtime.providers.registry import NoKeyError, dialect_for, key_for, key_in_environment
 from patchbay.server.governance import Governance
 from patchbay.server.live_sessions.protocol import LiveSessionsSettings, NoModelError, SessionRequest, realtime_settings
+from patchbay.server.request_log import CURRENT_REQUEST
 from patchbay.server.request_state import RequestObserver
 from patchbay.server.settings import ChatSettings
 from patchbay.server.turns import TurnStore, record_of
@@ -97,6 +98,7 @@ class ObservedModel:
         """Answer ``request``; see HostedModel."""
         began, failure, model = time.perf_counter(), None, self._model
         turn = self._turns.begin(uuid.uuid4().hex[:12], "session", None, Redactor())
+        CURRENT_REQUEST.set(turn.id)
         turn.model = str(request.parameters.get("model") or model.name or "")
         turn.stream, turn.agent, turn.session = request.stream, self._agent, self._session
         for watch in self._turns.watchers:
