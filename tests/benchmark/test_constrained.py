@@ -171,6 +171,21 @@ def test_rows_are_asked_through_the_proxy_and_without_it(
     assert {"temperature": 0, "seed": 1, "max_tokens": 200} == raw["sampling"]
 
 
+def test_interrupted_run_goes_on_with_the_rows_that_are_missing(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    resuming = ["--sets", "ours", "--json", str(file), "--resume"]
+    assert 0 == constrained.main([*resuming, "--only", "native"])
+    first = json.loads(file.read_text())["rows"]
+    assert 0 == constrained.main([*resuming, "--only", "native", "--only", "off-auto"])
+    rows = json.loads(file.read_text())["rows"]
+    assert (first, ["native", "off-auto"]) == (rows[:1], [row["row"] for row in rows])
+    file.write_text(json.dumps({**json.loads(file.read_text()), "versions": {"xllamacpp": "2"}}))
+    assert 2 == constrained.main(resuming)
+    assert "figures of other versions" in capsys.readouterr().err
+
+
 def test_absent_model_is_said_and_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
