@@ -358,7 +358,7 @@ def read_event(response: http.client.HTTPResponse) -> Any:
 class Choice:
     """A choice whose answer has been read."""
 
-    begins_json = False
+    begins_json, repairs = False, 0
 
     def __init__(self, size: int) -> None:
         self.raw_text, self.raw_reasoning = ["t" * size], ["r" * size]

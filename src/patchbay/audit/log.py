@@ -181,6 +181,11 @@ class AuditLog:
         file = self._store.file
         return file is not None and not file.exists()
 
+    @property
+    def waiting(self) -> int:
+        """Number of records that are not written yet."""
+        return len(self._waiting) + self._under_way
+
     def __call__(self, record: CallRecord) -> None:
         """Queue a record. Never blocks or raises."""
         with self._lock:

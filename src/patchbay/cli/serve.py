@@ -227,6 +227,8 @@ def serve(
             beside=served_plugins.run if served_plugins is not None else None,
         )
 
+        if served_plugins is not None:
+            app.restarts["plugin"] = served_plugins.restarts
         if app.proxy is not None:
             show_requests(app.proxy, options)
 

@@ -17,6 +17,7 @@ from patchbay.cli.plugins import resolve_plugins
 from patchbay.cli.terminal import plain
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.plugins.host.control import make_host, serve_host
+from patchbay.plugins.host.host import PluginHost
 from patchbay.plugins.host.process import LogLine
 from patchbay.plugins.host.server_api import Accepted, Listing, Refused, WantedTool
 from patchbay.server.registry_models import ClearBody, RegisterBody, UnregisterBody
@@ -74,6 +75,7 @@ class ServedPlugins:
     def __init__(self, target: str, port: int) -> None:
         self._specs, self._folder = resolve_plugins(target)
         self._listener: socket.socket = listen_on("127.0.0.1", port)
+        self._host: PluginHost | None = None
 
     @property
     def names(self) -> str:
@@ -84,6 +86,10 @@ class ServedPlugins:
     def port(self) -> int:
         """The port of their host."""
         return int(self._listener.getsockname()[1])
+
+    def restarts(self) -> list[tuple[str, int]]:
+        """Return the plugins, with how often each was started again after it ended by itself."""
+        return [(name, each.restarts) for name, each in self._host.plugins.items()] if self._host is not None else []
 
     def close(self) -> None:
         """Stop listening, also where the server could not start."""
@@ -102,6 +108,7 @@ class ServedPlugins:
             registered=_log_registered,
         )
         host.book.subscribe(_log_line)
+        self._host = host
         async with serve_host(host, self._listener, stop=partial(signal.raise_signal, signal.SIGTERM)):
             yield
             await host.aclose()

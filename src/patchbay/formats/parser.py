@@ -363,6 +363,11 @@ class StreamParser:
         return self._scanner.waiting
 
     @property
+    def repairs(self) -> int:
+        """How many repairs the text has needed so far."""
+        return self._emitter.repairs
+
+    @property
     def reply(self) -> Reply:
         """Everything parsed so far; final after ``close()``."""
         return self._emitter.reply()

@@ -123,6 +123,11 @@ class EventDispatcher:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._deliver())
 
+    @property
+    def waiting(self) -> int:
+        """Number of queued events."""
+        return len(self._queue)
+
     async def flush(self) -> None:
         """Wait until all queued events are delivered."""
         while self._task is not None and not self._task.done():

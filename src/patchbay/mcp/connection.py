@@ -73,6 +73,8 @@ class McpConnection:
         self.server = server
         self.state: State = "starting"
         self.problem = ""
+        self.restarts = 0
+        """How often it was made again after its end."""
         self.client: Client | None = None
         self._on_tools = on_tools
         self._on_down = on_down
@@ -216,6 +218,7 @@ class McpConnection:
             )
             self._settled.set()
             await self._sleep(delay)
+            self.restarts += not self._closing.is_set()
         self._on_down()
         self._settled.set()
 

@@ -136,6 +136,11 @@ class McpHost:
         )
 
     @property
+    def restarts(self) -> list[tuple[str, int]]:
+        """The servers, with how often each was connected to again."""
+        return [(name, each.connection.restarts) for name, each in self._mounts.items()]
+
+    @property
     def running_calls(self) -> int:
         """The number of calls that wait for a server."""
         return sum(each.connection.running_calls for each in self._mounts.values())

@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):  # a struct: one is made for 
     it, ``unconstrained`` why its calls were not constrained. ``is_superseded``: its answer was dropped for an earlier one.
 
     ``reader`` reads the answer, until the turn ends; then ``text`` is what the model wrote, ``reasoning`` what its server sent
-    apart. ``is_cut``: some of the content is not kept.
+    apart, and ``repairs`` how many the reading of the text took. ``is_cut``: some of the content is not kept.
     """
 
     body: bytes | None
@@ -50,6 +50,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):  # a struct: one is made for 
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
     counts: Counts = NO_COUNTS
+    repairs: int = 0
     prefilled: bool = False
     begins_json: bool = False
     is_whole: bool = False

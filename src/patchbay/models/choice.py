@@ -97,6 +97,11 @@ class ChoiceReader:
         return self._parser
 
     @property
+    def repairs(self) -> int:
+        """How many repairs the reading of the text took."""
+        return self._parser.repairs if self._parser is not None else 0
+
+    @property
     def has_call(self) -> bool:
         """A call was admitted."""
         return self._indices > 0

@@ -91,14 +91,15 @@ class _AdminRoute(StrictJsonRoute):
 
 
 def admin_router(name: str, purpose: str, *, needs_token: bool, **options: Any) -> APIRouter:
-    """Return a router at ``/api/{name}`` that requires the token, for ``purpose``, where the server has one."""
+    """Return a router at ``/api/{name}`` (or ``prefix``) that requires the token, for ``purpose``, where the server has one."""
 
     def require_token(request: Request) -> None:
         if needs_token and request.scope.get(TRUSTED) is not True:
             raise unauthorized(f"send the token of this server to {purpose}")
 
     dependencies = [Depends(require_token), *options.pop("dependencies", ())]
-    return APIRouter(prefix=f"/api/{name}", tags=[name], route_class=_AdminRoute, dependencies=dependencies, **options)
+    prefix = options.pop("prefix", f"/api/{name}")
+    return APIRouter(prefix=prefix, tags=[name], route_class=_AdminRoute, dependencies=dependencies, **options)
 
 
 def _error_response(error: PatchbayError, **more: Any) -> Response:

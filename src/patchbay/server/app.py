@@ -15,7 +15,6 @@ from typing_extensions import override
 
 import patchbay
 from patchbay._redaction import protect
-from patchbay.approvals import ApprovalService
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
 from patchbay.mcp.config import McpServer, checked
@@ -24,7 +23,7 @@ from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
-from patchbay.server.auth import CONSOLE_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
+from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
@@ -34,6 +33,7 @@ from patchbay.server.governance import Governance
 from patchbay.server.http import TO_CONSOLE, Receive, ResponseWriter, Send, is_model_api, own_path, wants_page
 from patchbay.server.mcp_endpoint import PATH as MCP_PATH
 from patchbay.server.mcp_endpoint import McpEndpoint
+from patchbay.server.metrics import MetricSources, Restarts, make_metrics_router
 from patchbay.server.proxy import ProxyApp
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_api import describe_token, make_router
@@ -41,8 +41,8 @@ from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
-from patchbay.server.turn_archive import TurnArchive
 from patchbay.server.turns import TurnStore
+from patchbay.server.usage_api import make_usage_router
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 
@@ -56,7 +56,8 @@ if TYPE_CHECKING:  # not needed by a server without live sessions
 _NO_UPSTREAM: Final = "http://upstream.invalid/v1"
 """In the settings of a server whose only models are agents."""
 
-_ADMIN_PATHS: Final = (CONSOLE_PATH, *(f"/api/{part}" for part in ("approvals", "events", "audit", "media", "turns", "console")))
+_ADMIN_PARTS: Final = ("approvals", "events", "audit", "media", "turns", "usage", "console")
+_ADMIN_PATHS: Final = (CONSOLE_PATH, METRICS_PATH, *(f"/api/{part}" for part in _ADMIN_PARTS))
 
 
 @dataclass(eq=False, repr=False)
@@ -85,6 +86,8 @@ class ToolsApp:
         self.api = _make_api(
             lambda _api: self._running(), summary="The registry of tools: who may call what, and where it answers."
         )
+        self.restarts: dict[str, Restarts] = {"mcp": lambda: self.mcp_host.restarts}
+        """What metrics show of parts that are started again."""
         sockets = self._serve if self.sessions is not None else None
         console = self._console = ConsoleSessions()
         self._middleware = AccessMiddleware(self._serve, self._settings, sessions=console, sockets=sockets)
@@ -139,7 +142,8 @@ class ToolsApp:
         facts = ConsoleFacts("serve", address, token, lambda: [*self.registry.roles], self.governance.approvals)
         self.governance.hooks.recorders.append(turns.add_call)
         archive = self._proxy.turn_archive if self._proxy is not None else None
-        _add_console_routes(self.api, facts, self._console, turns, archive)
+        sources = MetricSources(turns, self.governance.events, self.governance, archive, self.restarts)
+        _add_console_routes(self.api, facts, self._console, sources)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -359,7 +363,9 @@ class GovernedProxy(ProxyApp):
         self.api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
         governance.add_routes(self.api, needs_token=settings.api_key is not None)
         governance.hooks.recorders.append(self.turns.add_call)
-        self._middleware = _console_of(self, self.api, access, governance.approvals)
+        self._middleware = _console_of(
+            self, self.api, access, MetricSources(self.turns, governance.events, governance, self.turn_archive)
+        )
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -405,7 +411,7 @@ class ProxyAdmin:
         self._stream.watch(proxy.observers, proxy.turns.watchers)
         api = _make_api(lambda _api: contextlib.nullcontext(), openapi_url=None)
         api.include_router(make_events_router(self._stream, needs_token=proxy.settings.api_key is not None))
-        self._middleware = _console_of(proxy, api, access)
+        self._middleware = _console_of(proxy, api, access, MetricSources(proxy.turns, self._stream, archive=proxy.turn_archive))
         self.leave = self._stream.leave
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -413,21 +419,21 @@ class ProxyAdmin:
         await self._middleware(scope, receive, send)
 
 
-def _add_console_routes(
-    api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, turns: TurnStore, archive: TurnArchive | None
-) -> None:
-    """Add the routes of the console and of the turns."""
+def _add_console_routes(api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, sources: MetricSources) -> None:
+    """Add the routes of the console, the turns, the usage and the metrics."""
+    turns, archive, needs_token = sources.turns, sources.archive, facts.token is not None
     api.include_router(make_console_router(facts, sessions, turns, archive))
-    api.include_router(make_turns_router(turns, facts.approvals, archive, needs_token=facts.token is not None))
+    api.include_router(make_turns_router(turns, facts.approvals, archive, needs_token=needs_token))
+    api.include_router(make_usage_router(turns.usage, needs_token=needs_token))
+    api.include_router(make_metrics_router(sources, needs_token=needs_token))
 
 
-def _console_of(
-    proxy: ProxyApp, api: FastAPI, access: ToolsSettings, approvals: ApprovalService | None = None
-) -> AccessMiddleware:
+def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings, sources: MetricSources) -> AccessMiddleware:
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
+    approvals = sources.governance.approvals if sources.governance is not None else None
     facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, approvals=approvals)
-    _add_console_routes(api, facts, proxy.console_sessions, proxy.turns, proxy.turn_archive)
+    _add_console_routes(api, facts, proxy.console_sessions, sources)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

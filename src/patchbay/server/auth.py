@@ -259,6 +259,7 @@ CONSOLE_PATH: Final = "/console"
 """The console's pages, which need no token: they ask for it."""
 CONSOLE_API: Final = "/api/console"
 """What the pages need before they have the token."""
+METRICS_PATH: Final = "/metrics"
 _OPEN_PATHS: Final = (CONSOLE_PATH, CONSOLE_API)
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]

@@ -20,7 +20,7 @@ from patchbay.frontends.base import chosen_function
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.exchange import Exchange
 from patchbay.models.wire import encode
-from patchbay.server.auth import CONSOLE_API, CONSOLE_PATH, Rejected, check_caller, headers_of, is_below, reject
+from patchbay.server.auth import CONSOLE_API, CONSOLE_PATH, METRICS_PATH, Rejected, check_caller, headers_of, is_below, reject
 from patchbay.server.chat.completion import run_chat
 from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.errors import (
@@ -108,8 +108,8 @@ async def forward_other_path(request: ProxyRequest, tail: str) -> None:
 HEALTH_PATHS = ("/", "/health", "/health/")
 """The paths that need no key."""
 
-_ADMIN_PATHS = ("/api/events", "/api/turns", CONSOLE_API, CONSOLE_PATH)
-_ADMIN_STARTS = ("/api/", CONSOLE_PATH)
+_ADMIN_PATHS = ("/api/events", "/api/turns", "/api/usage", METRICS_PATH, CONSOLE_API, CONSOLE_PATH)
+_ADMIN_STARTS = ("/api/", METRICS_PATH, CONSOLE_PATH)
 _logger = logging.getLogger("patchbay.proxy")
 _PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _UNCHECKED_METHODS = frozenset({"GET", "HEAD", "DELETE"})
@@ -294,7 +294,7 @@ class ProxyApp:
             await self._send_error(state, failure)
         finally:
             if state.protocol:
-                state.end(self.observers)
+                state.end(self.observers, self.turns.usage)
 
     async def _answer(self, state: RequestState, receive: Receive) -> None:
         """Check a request, and answer it. Raises PatchbayError."""
@@ -466,7 +466,7 @@ class ProxyApp:
             state.failure = error
             raise
         finally:
-            state.end(self.observers)
+            state.end(self.observers, self.turns.usage)
 
     async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""

@@ -15,6 +15,7 @@ from patchbay.models.request_record import RequestRecord
 from patchbay.server.http import ResponseWriter
 from patchbay.server.request_log import mark_recorded
 from patchbay.server.turns import Turn, record_of
+from patchbay.server.usage import UsageCounters
 
 if TYPE_CHECKING:
     from patchbay.server.chat.turn import ToolChatTurn
@@ -46,14 +47,17 @@ class RequestState:
         """Whether an error can be an event of the response."""
         return self.exchange is not None and self.exchange.client_streams and self.reply.pausable
 
-    def end(self, observers: Sequence[RequestObserver]) -> None:
-        """End the turn, and send the record of the finished request to the observers."""
+    def end(self, observers: Sequence[RequestObserver], usage: UsageCounters) -> None:
+        """End the turn, count it, and send the record of the finished request to the observers."""
         reply, failure, turn = self.reply, self.failure, self.turn
         seconds = time.perf_counter() - self.began
         status = reply.status or (failure.status if failure is not None else 0)
         error = self.redact.text(f"{failure.code}: {failure}") if failure is not None else ""
         if turn is not None:
             turn.end(seconds, status=status, error=error, ending=reply.ending)
+            usage.add_turn(turn)
+        else:
+            usage.add_refusal(self.protocol, status, seconds)
         if observers:
             record = (
                 RequestRecord(id=self.id, time=time.time(), protocol=self.protocol, seconds=seconds, status=status, error=error)

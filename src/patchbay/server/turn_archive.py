@@ -69,6 +69,11 @@ class TurnArchive:
         self._delete_at = 0.0
         self._has_lost = False
 
+    @property
+    def waiting(self) -> int:
+        """Number of turns that are not written yet."""
+        return len(self._waiting)
+
     async def open(self) -> None:
         """Open the database. Raises ConfigurationError."""
         await self._database.read(lambda _: None)

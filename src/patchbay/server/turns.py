@@ -19,6 +19,7 @@ from patchbay._redaction import Redactor
 from patchbay.models.attempt import NO_COUNTS, Attempt, Call, Counts, counts_of
 from patchbay.models.request import format_name
 from patchbay.models.request_record import RequestRecord
+from patchbay.server.usage import UsageCounters
 
 if TYPE_CHECKING:  # a plain proxy has no hooks
     from patchbay.hooks.events import CallRecord
@@ -84,6 +85,12 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     def __repr__(self) -> str:  # without its content
         return f"Turn({self.id!r})"
 
+    @property
+    def passed_counts(self) -> Counts:
+        """The tokens that stand in the last bytes of an answer that was passed on."""
+        usage = self.ending[self.ending.rfind(b'"usage"') :]
+        return counts_of({name.decode(): int(count) for name, count in _USAGE.findall(usage)})
+
     def add_attempt(self, attempt: Attempt) -> None:
         """Keep an attempt that begins; see AttemptLog."""
         self.attempts += (attempt,)
@@ -140,6 +147,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
             if not choices:
                 continue
             choice = choices[min(choices)]
+            attempt.repairs = choice.repairs
             text, reasoning = "".join(choice.raw_text), "".join(choice.raw_reasoning)
             calls: tuple[Call, ...] = ()
             if len(text) > MAX_TEXT or len(reasoning) > MAX_TEXT:
@@ -183,6 +191,7 @@ class TurnStore:
         self.watchers: list[TurnWatcher] = []
         self.archive: TurnWatcher | None = None
         """Takes each turn when it has ended, also one that is not stored here any more."""
+        self.usage = UsageCounters()
         self._turns: OrderedDict[str, Turn] = OrderedDict()  # (the first entry of a dict takes a search)
 
     def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
@@ -200,7 +209,8 @@ class TurnStore:
         return turn
 
     def add_call(self, call: CallRecord) -> None:
-        """Keep a settled call with its turn, if that is stored; a Recorder."""
+        """Count a settled call, and keep it with its turn, if that is stored; a Recorder."""
+        self.usage.add_call(call)
         turn = self._turns.get(call.meta.turn_id) or self._turns.get(call.meta.parent_turn_id)
         if turn is not None:
             turn.add_settled(call)
@@ -227,7 +237,7 @@ def record_of(turn: Turn) -> RequestRecord:
     kept = [each for each in attempts if not each.is_superseded] or attempts
     last = kept[-1] if kept else None
     text = last if last is not None and last.mode == "text" else None
-    given, written, cached = counts_of(_passed_usage(turn.ending)) if turn.ending else _sums(attempts)
+    given, written, cached = turn.passed_counts if turn.ending else _sums(attempts)
     return RequestRecord(
         id=turn.id,
         time=turn.ended,
@@ -264,11 +274,6 @@ def _reasons(attempts: Sequence[Attempt], text: Attempt | None) -> tuple[str, ..
     if text.unconstrained:
         reasons.append(f"calls are not constrained: {text.unconstrained}")
     return tuple(reasons)
-
-
-def _passed_usage(ending: bytes) -> dict[str, int]:
-    """Return the usage that stands in the last bytes of an answer that was passed on."""
-    return {name.decode(): int(count) for name, count in _USAGE.findall(ending)}
 
 
 def _sums(attempts: Sequence[Attempt]) -> Counts:

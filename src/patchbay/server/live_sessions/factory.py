@@ -124,6 +124,7 @@ class ObservedModel:
             if failure is not None:
                 status, error_text = failure.status, Redactor().text(f"{failure.code}: {failure}")
             turn.end(time.perf_counter() - began, status=status, error=error_text, ending=None)
+            self._turns.usage.add_turn(turn)
             for observe in self._observers:
                 observe(record_of(turn))
 
