@@ -2,6 +2,7 @@ import "../styles/tokens.css";
 import "../styles/console.css";
 import "../styles/turns.css";
 import "../styles/approvals.css";
+import "../styles/tools.css";
 import { render } from "preact";
 import { App } from "./app";
 

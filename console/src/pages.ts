@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 import { APPROVALS } from "./approvals/page";
+import { TOOLS } from "./tools/page";
 import { TURNS } from "./turns/page";
 
 /** Keys with what they do, for the help: two keys of one row are separated by two spaces. */
@@ -21,4 +22,4 @@ export interface ConsolePage {
   close?(): void;
 }
 
-export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS];
+export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS, TOOLS];

@@ -2,8 +2,9 @@
 
 import { useState } from "preact/hooks";
 import type { Approval, Body } from "../api";
-import { diff, indented, isJson, type Member, membersOf, objectOf } from "../json";
-import { Line, TextBlock, visible } from "../ui/text";
+import { indented, isJson, type Member, membersOf, objectOf } from "../json";
+import { Diff } from "../ui/diff";
+import { Line, TextBlock } from "../ui/text";
 
 export interface Draft {
   isEditing: boolean;
@@ -80,7 +81,12 @@ export function Arguments({ request, draft }: { request: Approval; draft: Draft 
           {draft.problem}
         </p>
       )}
-      {after !== null && <Diff before={before} after={after} />}
+      {after !== null && (
+        <>
+          <h2>What the edit changes</h2>
+          <Diff before={before} after={after} label="What the edit changes" />
+        </>
+      )}
     </div>
   );
 }
@@ -165,23 +171,6 @@ function Field({ name, source, schema, onChange }: FieldProps) {
         )}
       </div>
     </div>
-  );
-}
-
-function Diff({ before, after }: { before: string; after: string }) {
-  const signs = { same: " ", old: "−", new: "+" };
-  return (
-    <>
-      <h2>What the edit changes</h2>
-      <pre class="text diff" tabIndex={0} role="region" aria-label="What the edit changes">
-        {diff(before, after).map(({ kind, text }, index) => (
-          <span key={index} class={kind}>
-            {signs[kind]} {visible(text)}
-            {"\n"}
-          </span>
-        ))}
-      </pre>
-    </>
   );
 }
 

@@ -135,6 +135,23 @@ class McpHost:
             for name, each in self._mounts.items()
         )
 
+    def changes(self, name: str) -> dict[str, tuple[Any, Any]]:
+        """Return the accepted and the new definition of each changed tool of a server; none for an unknown one."""
+        server = next((each for each in self.servers if each.name == name), None)
+        return self.pins.changed(server) if self.pins is not None and server is not None else {}
+
+    def accept(self, name: str, shown: str) -> None:
+        """Accept a server's changed definitions, whose digest a person was shown, and use them (``Pins.accept``).
+
+        Raises ConfigurationError.
+        """
+        server = next((each for each in self.servers if each.name == name), None)
+        if self.pins is None or server is None:
+            raise ConfigurationError(f"There are no accepted definitions of {name!r}.")
+        self.pins.accept(server, shown)
+        if name in self._mounts:
+            self._mounts[name].update_again()
+
     @property
     def restarts(self) -> list[tuple[str, int]]:
         """The servers, with how often each was connected to again."""

@@ -41,6 +41,7 @@ from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
+from patchbay.server.tools_api import ToolViews, make_tools_router
 from patchbay.server.turns import TurnStore
 from patchbay.server.usage_api import make_usage_router
 from patchbay.tools.manager import LLMSessionManager
@@ -143,7 +144,8 @@ class ToolsApp:
         self.governance.hooks.recorders.append(turns.add_call)
         archive = self._proxy.turn_archive if self._proxy is not None else None
         sources = MetricSources(turns, self.governance.events, self.governance, archive, self.restarts)
-        _add_console_routes(self.api, facts, self._console, sources)
+        tools = ToolViews(turns, registry=self.registry, mcp=self.mcp_host, upstream=address)
+        _add_console_routes(self.api, facts, self._console, sources, tools)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -419,11 +421,14 @@ class ProxyAdmin:
         await self._middleware(scope, receive, send)
 
 
-def _add_console_routes(api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, sources: MetricSources) -> None:
-    """Add the routes of the console, the turns, the usage and the metrics."""
+def _add_console_routes(
+    api: FastAPI, facts: ConsoleFacts, sessions: ConsoleSessions, sources: MetricSources, tools: ToolViews
+) -> None:
+    """Add the routes of the console, the turns, the tools, the usage and the metrics."""
     turns, archive, needs_token = sources.turns, sources.archive, facts.token is not None
     api.include_router(make_console_router(facts, sessions, turns, archive))
     api.include_router(make_turns_router(turns, facts.approvals, archive, needs_token=needs_token))
+    api.include_router(make_tools_router(tools, needs_token=needs_token))
     api.include_router(make_usage_router(turns.usage, needs_token=needs_token))
     api.include_router(make_metrics_router(sources, needs_token=needs_token))
 
@@ -433,7 +438,7 @@ def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings, sources: M
     settings = proxy.settings
     approvals = sources.governance.approvals if sources.governance is not None else None
     facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, approvals=approvals)
-    _add_console_routes(api, facts, proxy.console_sessions, sources)
+    _add_console_routes(api, facts, proxy.console_sessions, sources, ToolViews(proxy.turns))
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

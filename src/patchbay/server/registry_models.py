@@ -224,6 +224,14 @@ class Listing(Answer):
     etags_by_role: dict[str, str] = Field(description="A digest of each role's list; it survives a restart.")
 
 
+class ResultFile(BaseModel):
+    """An image or a file of a result."""
+
+    url: str = Field(description="Its path on this server.")
+    media_type: str
+    name: str
+
+
 class Called(Answer):
     """The result of a call."""
 
@@ -235,6 +243,8 @@ class Called(Answer):
     is_error: bool
     error: str | None = None
     code: str | None = None
+    details: list[str] | None = Field(None, description="For invalid arguments: each fault, with its place as a JSON pointer.")
+    files: list[ResultFile] | None = Field(None, description="The images and files of the result, if it has any.")
     ran: Literal["no", "yes", "unknown"] | None = Field(
         None, description="For a failed call: whether the tool ran. `unknown`: it may have run, partly or completely."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
@@ -10,21 +11,25 @@ from typing import Any
 
 import msgspec
 
-from patchbay.errors import ConfigurationError, HiddenToolError, UnknownToolError
+from patchbay.errors import ConfigurationError, HiddenToolError, ToolArgumentsError, UnknownToolError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.executor.results import error_for_model
 from patchbay.executor.run import find_tool
 from patchbay.hooks import HookScope
+from patchbay.media.files import MediaError
+from patchbay.media.store import SCHEME, MediaMeta, MediaStore
 from patchbay.registrations import json_default
+from patchbay.server.auth import MEDIA_PATH
 from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.governance import Governance
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_models import CallBody, ClearBody, RegisterBody, UnregisterBody
 from patchbay.server.request_log import CURRENT_REQUEST
-from patchbay.tools import AgentScope, Tool
+from patchbay.tools import AgentScope, Tool, well_formed
 from patchbay.tools.manager import LLMSessionManager
-from patchbay.tools.output import ToolOutput
+from patchbay.tools.output import ToolOutput, attachments_of
 from patchbay.tools.registry import Change, Failure, Key, Registration, ToolRegistry
+from patchbay.tools.threads import run_in_thread
 from patchbay.types import Illustrated, ToolCall
 
 Body = dict[str, Any]
@@ -144,9 +149,13 @@ class RegistryService:
         execution = await self._run(role, tool, call, body, session)
         content, seconds = execution.content, execution.seconds
         if execution.error is None:
-            return self._called(role, call, content, output=execution.value, seconds=seconds)
+            files = await run_in_thread(lambda: _stored_files(self._governance.media, execution))
+            return {**self._called(role, call, content, output=execution.value, seconds=seconds), **files}
         failure = {"error": _reason(execution.error), "code": execution.result.code, "ran": execution.ran}
-        return self._called(role, call, content, seconds=seconds, **failure)
+        answer = self._called(role, call, content, seconds=seconds, **failure)
+        if isinstance(execution.error, ToolArgumentsError):
+            answer["details"] = list(execution.error.details)
+        return answer
 
     async def _run(self, role: str, tool: Tool, call: ToolCall, body: CallBody, session: str) -> ToolExecution:
         """Run a call with all hooks, as a separate turn."""
@@ -272,6 +281,30 @@ def _json_output(output: Any, content: str) -> Any:
         return msgspec.Raw(msgspec.json.encode(output))
     except (TypeError, ValueError, RecursionError):
         return content
+
+
+def _stored_files(media: MediaStore, execution: ToolExecution) -> Body:
+    """Return the field ``files``: where the images and files of a result are served. Without any it is left out.
+
+    One that the store does not take is left out: the result's text names it.
+    """
+    output, files = execution.output, []
+    refs = list(output.media) if output is not None else []
+    for each in attachments_of(execution.value):
+        meta = MediaMeta(each.name or "", each.media_type, execution.call.name)
+        with contextlib.suppress(MediaError):
+            refs.append(media.put(bytes(each.data), meta, execution.call.id))
+    for ref in refs:
+        with contextlib.suppress(MediaError):
+            found = media.lookup(ref)
+            files.append(
+                {
+                    "url": f"{MEDIA_PATH}{found.ref.removeprefix(SCHEME)}",
+                    "media_type": found.media_type,
+                    "name": well_formed(found.filename),
+                }
+            )
+    return {"files": files} if files else {}
 
 
 def _reason(error: BaseException) -> str:

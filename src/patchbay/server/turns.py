@@ -19,6 +19,7 @@ from patchbay._redaction import Redactor
 from patchbay.models.attempt import NO_COUNTS, Attempt, Call, Counts, counts_of
 from patchbay.models.request import format_name
 from patchbay.models.request_record import RequestRecord
+from patchbay.server.tool_calls import RecentCalls
 from patchbay.server.usage import UsageCounters
 
 if TYPE_CHECKING:  # a plain proxy has no hooks
@@ -192,6 +193,7 @@ class TurnStore:
         self.archive: TurnWatcher | None = None
         """Takes each turn when it has ended, also one that is not stored here any more."""
         self.usage = UsageCounters()
+        self.recent_calls = RecentCalls()
         self._turns: OrderedDict[str, Turn] = OrderedDict()  # (the first entry of a dict takes a search)
 
     def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
@@ -211,6 +213,7 @@ class TurnStore:
     def add_call(self, call: CallRecord) -> None:
         """Count a settled call, and keep it with its turn, if that is stored; a Recorder."""
         self.usage.add_call(call)
+        self.recent_calls.add(call)
         turn = self._turns.get(call.meta.turn_id) or self._turns.get(call.meta.parent_turn_id)
         if turn is not None:
             turn.add_settled(call)

@@ -1,0 +1,285 @@
+// The list of tools: rows by source, one of which has the focus.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { count, duration, plural } from "../format";
+import { go, query } from "../route";
+import { info } from "../session";
+import { Problem, StateMark, Tag } from "../ui/parts";
+import { Line } from "../ui/text";
+import { VirtualList } from "../ui/virtual";
+import { COLUMNS, type Column, listError, listing, load, type Row, role, rows, selected, selectTool, sort, type Tool } from "./store";
+
+const WIDE_ROW = 32;
+const NARROW_ROW = 52;
+const WIDE = 720;
+
+export const KIND_NAMES: Record<Tool["kind"], string> = {
+  function: "Functions of this program",
+  plugin: "Plugin",
+  callback: "Callbacks",
+  hook: "Hook",
+  mcp: "MCP server",
+  added: "Added to requests by hooks or Patchbay",
+  client: "Sent by clients with their requests",
+};
+
+export function focusList(): void {
+  document.querySelector<HTMLElement>(".tools .row[tabindex='0']")?.focus({ preventScroll: true });
+}
+
+export function closeTool(): void {
+  selectTool(null);
+  requestAnimationFrame(focusList);
+}
+
+/** The tool's share of a prompt, as an estimate in per cent. */
+export function shareOf(tool: Pick<Tool, "tokens">): string {
+  const prompt = listing.value?.estimate.prompt_tokens;
+  if (!prompt || !tool.tokens) return "";
+  const share = (100 * tool.tokens) / prompt;
+  return share < 1 ? "< 1 %" : `${Math.min(100, Math.round(share))} %`;
+}
+
+export function ToolList() {
+  const scroller = useRef<HTMLDivElement>(null);
+  const frame = useRef<HTMLElement>(null);
+  const [width, setWidth] = useState(WIDE);
+  const [focused, setFocused] = useState<string | null>(null);
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(entry!.contentRect.width));
+    observer.observe(frame.current!);
+    return () => observer.disconnect();
+  }, []);
+
+  const isWide = width >= WIDE;
+  const rowHeight = isWide ? WIDE_ROW : NARROW_ROW;
+  const shown = rows.value;
+  const names = shown.flatMap((row) => ("tool" in row ? [row.key] : []));
+  const current = [focused, selected.value].find((name) => name !== null && names.includes(name)) ?? names[0] ?? null;
+
+  const reveal = (key: string) => {
+    const element = scroller.current!;
+    const head = element.querySelector<HTMLElement>(".head")?.offsetHeight ?? 0;
+    const index = rows.peek().findIndex((row) => row.key === key);
+    const top = index * rowHeight;
+    const above = index > 0 && !("tool" in rows.peek()[index - 1]!) ? top - rowHeight : top; // with the row of its source
+    if (above < element.scrollTop) element.scrollTop = above;
+    else if (top + rowHeight + head > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight + head - element.clientHeight;
+  };
+  const isLoaded = listing.value !== null;
+  useEffect(() => {
+    if (isLoaded && selected.value !== null && scroller.current) reveal(selected.value);
+  }, [isLoaded, rowHeight]);
+  const move = (by: number) => {
+    const key = names[Math.max(0, Math.min(names.length - 1, names.indexOf(current ?? "") + by))];
+    if (key === undefined) return;
+    setFocused(key);
+    reveal(key);
+    requestAnimationFrame(focusList);
+    if (selected.peek() !== null && selected.peek() !== key) selectTool(key, true);
+  };
+  useEffect(() => {
+    const onMove = (event: Event) => {
+      const isThere = scroller.current?.contains(document.activeElement) || selected.peek() !== null;
+      move(isThere ? (event as CustomEvent<number>).detail : 0);
+    };
+    window.addEventListener("console:move", onMove);
+    return () => window.removeEventListener("console:move", onMove);
+  });
+  const onKeyDown = (event: KeyboardEvent) => {
+    if ((event.target as HTMLElement).closest("button")) return;
+    const page = Math.max(1, Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 1);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    if (by !== undefined) move(by);
+    else if (event.key === "Enter" && current !== null) {
+      if (selected.peek() === current) document.getElementById("detail")?.focus();
+      else selectTool(current);
+    } else return;
+    event.preventDefault();
+  };
+
+  return (
+    <section class={`list ${isWide ? "wide" : "narrow"}`} ref={frame} aria-label="Tools">
+      {selected.value === null && <h1 class="unseen">Tools</h1>}
+      <Filters />
+      {listError.value && <Problem error={listError.value} retry={() => void load()} />}
+      {listing.value && !names.length && !shown.length ? (
+        <Empty />
+      ) : (
+        <div class="grid" role="grid" aria-label="Tools" aria-rowcount={shown.length + 1} onKeyDown={onKeyDown}>
+          <VirtualList
+            keys={shown.map((row) => row.key)}
+            rowHeight={rowHeight}
+            keep={current}
+            scroller={scroller}
+            onEnd={() => undefined}
+            onAbove={() => undefined}
+            row={(index, top) => {
+              const row = shown[index]!;
+              if (!("tool" in row)) return <SourceRow key={row.key} row={row} index={index} top={top} />;
+              return <ToolRow key={row.key} tool={row.tool} index={index} top={top} isCurrent={row.key === current} onFocus={() => setFocused(row.key)} />;
+            }}
+          >
+            <Head />
+          </VirtualList>
+        </div>
+      )}
+      {listing.value && shown.length > 0 && <Footer />}
+    </section>
+  );
+}
+
+function Filters() {
+  const found = listing.value;
+  return (
+    <form class="filters open" role="search" aria-label="Tools" onSubmit={(event) => event.preventDefault()}>
+      <input
+        id="filter-q"
+        type="search"
+        aria-label="Filter"
+        placeholder="Filter by name, source or text"
+        title="Filter: /"
+        autocomplete="off"
+        spellcheck={false}
+        value={query.value.get("q") ?? ""}
+        onInput={(event) => go({ query: { q: event.currentTarget.value }, replace: true })}
+      />
+      {found && found.roles.length > 1 && (
+        <select aria-label="Role" value={found.role} onChange={(event) => go({ query: { role: event.currentTarget.value, tool: null } })}>
+          {found.roles.map((each) => (
+            <option key={each} value={each}>
+              {each}
+            </option>
+          ))}
+        </select>
+      )}
+    </form>
+  );
+}
+
+function Head() {
+  const sorted = sort.value;
+  const by = (column: Column) => go({ query: { sort: sorted === column ? null : column }, replace: true });
+  return (
+    <div class="head" role="rowgroup">
+      <div class="columns" role="row" aria-rowindex={1}>
+        <span role="columnheader" class="state">State</span>
+        {(Object.keys(COLUMNS) as Column[]).map((column) => (
+          <span key={column} role="columnheader" class={column} aria-sort={sorted !== column ? "none" : column === "name" ? "ascending" : "descending"}>
+            <button type="button" class="quiet" onClick={() => by(column)} title={sorted === column ? "By source" : `Sort by ${COLUMNS[column].title}`}>
+              {COLUMNS[column].title}
+              {sorted === column && <span aria-hidden="true">{column === "name" ? "↑" : "↓"}</span>}
+            </button>
+          </span>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function SourceRow({ row, index, top }: { row: Extract<Row, { source: string }>; index: number; top: number }) {
+  const { server } = row;
+  const name = row.kind === "callback" || row.kind === "function" ? row.source : row.source.slice(row.source.indexOf(":") + 1);
+  return (
+    <div class="row source" role="row" aria-rowindex={index + 2} style={{ transform: `translateY(${top}px)` }}>
+      <span role="gridcell">
+        {KIND_NAMES[row.kind]}{" "}
+        {name && (
+          <b>
+            <Line text={name} />
+          </b>
+        )}
+        {server && server.state !== "ready" && <Tag kind={server.state === "down" ? "bad" : ""}>{server.state}</Tag>}
+        {server?.problem && (
+          <span class="bad">
+            <Line text={server.problem} />
+          </span>
+        )}
+        <span class="dim"> {row.count}</span>
+      </span>
+    </div>
+  );
+}
+
+const STATES = { active: "done", offered: "done", hidden: "failed", "left out": "failed", changed: "failed" } as const;
+
+export function ToolState({ tool }: { tool: Tool }) {
+  return <StateMark state={STATES[tool.state]} label={tool.problem ? `${tool.state}: ${tool.problem}` : tool.state} />;
+}
+
+function ToolRow({ tool, index, top, isCurrent, onFocus }: { tool: Tool; index: number; top: number; isCurrent: boolean; onFocus: () => void }) {
+  const isSelected = tool.name === selected.value;
+  return (
+    <div
+      class={`row columns ${isSelected ? "selected" : ""}`}
+      role="row"
+      aria-rowindex={index + 2}
+      aria-selected={isSelected}
+      tabIndex={isCurrent ? 0 : -1}
+      style={{ transform: `translateY(${top}px)` }}
+      onClick={() => selectTool(tool.name)}
+      onFocus={onFocus}
+    >
+      <span role="gridcell" class="state-cell">
+        <ToolState tool={tool} />
+      </span>
+      <span role="gridcell" class="name">
+        <b>
+          <Line text={tool.name} />
+        </b>
+        {tool.state !== "active" && tool.state !== "offered" && <Tag kind="bad">{tool.state}</Tag>}
+        <span class="dim">
+          <Line text={tool.description} />
+        </span>
+      </span>
+      <span role="gridcell" class="calls">
+        {tool.calls ? count(tool.calls) : <span class="dim">0</span>}
+      </span>
+      <span role="gridcell" class="errors">
+        {tool.errors ? <span class="bad">{count(tool.errors)}</span> : ""}
+      </span>
+      <span role="gridcell" class="p50">{duration(tool.p50)}</span>
+      <span role="gridcell" class="p95">{duration(tool.p95)}</span>
+      <span role="gridcell" class="tokens">
+        {tool.tokens > 0 && (
+          <>
+            {count(tool.tokens)} <span class="dim share">{shareOf(tool)}</span>
+          </>
+        )}
+      </span>
+    </div>
+  );
+}
+
+/** What all tools take of a prompt, and how that is estimated. */
+function Footer() {
+  const { tools, estimate } = listing.value!;
+  const total = tools.reduce((sum, tool) => sum + tool.tokens, 0);
+  const how = `Estimated by bytes of JSON, ${estimate.bytes_per_token} per token${
+    estimate.requests ? `, as the model's server counted ${plural(estimate.requests, "request")}` : ": no request was counted"
+  }.`;
+  return (
+    <p class="estimate" title={how}>
+      {plural(tools.length, "tool")}, about {count(total)} tokens
+      {estimate.prompt_tokens ? `, ${shareOf({ tokens: total })} of a prompt of ${count(estimate.prompt_tokens)}` : ""}.{" "}
+      <span class="dim">{how}</span>
+    </p>
+  );
+}
+
+function Empty() {
+  const isFiltered = Boolean(query.value.get("q"));
+  const isProxy = info.value?.server === "proxy";
+  return (
+    <div class="empty">
+      <h2>{isFiltered ? "No tool matches" : isProxy ? "No tools yet" : `The role ${role.value || listing.value!.role} has no tools`}</h2>
+      <p>
+        {isFiltered
+          ? "Change the filter to see more."
+          : isProxy
+            ? "A proxy has no tools of its own: they come with the clients' requests. Those of the last turns appear here, with their calls."
+            : "Programs register tools at POST /api/tools/register; patchbay serve --plugins runs plugins, and patchbay mcp add adds MCP servers."}
+      </p>
+    </div>
+  );
+}
