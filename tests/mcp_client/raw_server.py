@@ -61,12 +61,16 @@ def tools() -> object:
         tool("env"),
         tool("ask"),
         tool("malformed"),
+        tool("meta"),
         tool("say", description, properties={"n": {"type": "integer"}}),
     ]
 
 
 def call(number: object, params: dict) -> None:
     name, arguments = params["name"], params.get("arguments") or {}
+    if name == "meta":
+        answer(number, text(json.dumps(params.get("_meta"))))
+        return
     if HOW == "liar":
         answer(999_999, text("unsolicited"))
         answer("1", text("as text"))

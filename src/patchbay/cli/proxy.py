@@ -70,7 +70,7 @@ PROXY_FLAGS = (
     ),
     ("Tools and text", TextOptions),
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
-    ("Log", ServeOptions, "log_format"),
+    ("Log", ServeOptions, "log_format", "otel", "otel_content"),
     ("Log", ProxySettings, "log_file", "max_log_size"),
 )
 """The groups of flags of commands that serve the proxy."""

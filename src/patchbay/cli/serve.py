@@ -126,7 +126,7 @@ PluginsPort = Annotated[
     (_SESSIONS, RealtimeLimits),
     (SERVING, ServeOptions, "drain_timeout", "drain_delay"),
     (SERVING, ToolsSettings, "keep_turns", "keep_content"),
-    ("Log", ServeOptions, "log_format"),
+    ("Log", ServeOptions, "log_format", "otel", "otel_content"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
     ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
     (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),

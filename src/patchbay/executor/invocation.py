@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from patchbay._trace import enter_call
 from patchbay.errors import ConfigurationError, RepeatedCallError, ToolArgumentsError, ToolDeniedError
 from patchbay.executor.callbacks import first_answer
 from patchbay.executor.limits import PausableTimer, Permits, count_within, paused
@@ -231,6 +232,7 @@ class Invocation(PendingCall):
         """Take the call through callbacks, hooks and its tool; return its value. Raises what ends the call."""
         run, call = self._run, self.call
         called = tool = self.tool
+        enter_call(call.id)
         executor = run.executor
         if executor.max_repeats is not None and (times := run.repeats.times(call)) >= executor.max_repeats:
             raise RepeatedCallError(tool.name, times=times)

@@ -23,6 +23,7 @@ from patchbay._backoff import Backoff
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import protect
 from patchbay._text import escape_controls, one_line
+from patchbay._trace import trace_headers
 from patchbay.errors import PatchbayError
 from patchbay.mcp.config import McpServer
 from patchbay.mcp.elicitation import ask_person, current_call
@@ -131,7 +132,10 @@ class McpConnection:
 
     async def call(self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
         """Call a tool by its own name. Cancelling this cancels the call at the server. Raises McpCallError."""
-        return await self.request(lambda client: client.call_tool(name, arguments, progress_callback=on_progress), name)
+        meta: Any = trace_headers() or None
+        return await self.request(
+            lambda client: client.call_tool(name, arguments, progress_callback=on_progress, meta=meta), name
+        )
 
     async def request(self, send: Callable[[Client], Awaitable[T]], name: str) -> T:
         """Send a request when the connection is ready. Raises McpCallError; ``name`` is the tool's in errors."""

@@ -24,6 +24,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 
 from patchbay._text import one_line
+from patchbay._trace import TRACE, exporter, from_headers, parse
 from patchbay.errors import ApprovalConflictError, HiddenToolError, UnknownRoleError
 from patchbay.executor import Executor, ToolExecution
 from patchbay.hooks import HookManager, HookScope
@@ -155,6 +156,9 @@ class RegistryServer:
         except (ValueError, RecursionError):
             return error_result("Error: the arguments are not JSON. It did not run; fix them and call it again.", code="not_json")
         call = ToolCall(f"mcp_{secrets.token_hex(8)}", params.name, arguments)
+        if exporter() is not None:
+            request = context.request
+            TRACE.set(parse(dict(params.meta or {})) or (from_headers(request.scope["headers"]) if request is not None else None))
         hooks, media = self._hooks, self._media
         executor = Executor([tool], tool_timeout=MAX_CALL_SECONDS, max_result_chars=None, hooks=hooks, media=media)
         run = executor.begin_run(

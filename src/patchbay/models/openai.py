@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 from typing_extensions import override
 
+from patchbay._trace import trace_headers
 from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.attempt import ATTEMPT_LOG
@@ -167,6 +168,8 @@ class OpenAIChatModel:
     async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
         call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}
         sent = {name: value for name, value in body.items() if name not in call and name != "extra_body"}
+        if headers := trace_headers():
+            call["extra_headers"] = {**headers, **(call.get("extra_headers") or {})}
         exchange = Exchange(encode(sent | (body.get("extra_body") or {})), self._options, self._capabilities, EventEncoder())
         exchange.log = ATTEMPT_LOG.get()
         client, post = self._client, self._post

@@ -135,7 +135,7 @@ class Trigger(_Message, frozen=True, tag="TRIGGER"):
 
     ``args`` is the JSON text of the arguments. ``timeout`` is what the caller was promised in seconds (None: the tool's own); the
     worker stops the tool a little earlier, and never later than the tool's own limit. ``run_id`` is for CANCEL_RUN. ``call_id``
-    and ``idempotency_key`` are passed to the tool: the same values mean the same call.
+    and ``idempotency_key`` are passed to the tool: the same values mean the same call. ``trace`` has the headers of its trace.
     """
 
     req_id: str
@@ -145,6 +145,7 @@ class Trigger(_Message, frozen=True, tag="TRIGGER"):
     run_id: str = ""
     call_id: str = ""
     idempotency_key: str = ""
+    trace: dict[str, str] = {}
 
 
 class Begun(_Message, frozen=True, tag="BEGUN"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from patchbay._trace import TRACE, parse
 from patchbay.errors import ConfigurationError, ToolTimeoutError
 from patchbay.executor import Batch, Executor, ToolExecution
 from patchbay.plugins import envelope
@@ -230,6 +231,7 @@ class PluginRuntime:
             on_settled=self._on_execution,
         )
         run.set_tools({name: tool})
+        TRACE.set(parse(trigger.trace))  # of the task of each call, which is made now
         batch = run.start_batch([call])
         if trigger.req_id in self._batches:  # else it has failed already
             self._batches[trigger.req_id] = (trigger, batch)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from patchbay._trace import adopt
 from patchbay.errors import PatchbayError, RequestTooLargeError
 from patchbay.loopback import is_local_peer, is_this_machine
 from patchbay.models.error_bodies import error_body
@@ -307,7 +308,10 @@ class AccessMiddleware:
         except PatchbayError as error:
             await reject(scope, send, error, as_openai=is_model)
         else:
-            await app(scope, receive, send if is_model or kind != "http" else with_request_id(send))
+            if kind == "http" and not is_model:
+                send = with_request_id(send)
+                adopt(scope["headers"])
+            await app(scope, receive, send)
 
     def _admit(self, scope: Any, *, is_model: bool) -> bool:
         """Return whether the caller is trusted. Raises PatchbayError."""

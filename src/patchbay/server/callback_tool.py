@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from patchbay._trace import trace_headers
 from patchbay.errors import ConfigurationError, ToolError, ToolFailed
 from patchbay.media.content import drop_cut_base64
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
@@ -215,6 +216,7 @@ class CallbackTool(ForeignTool):
         headers = [*_HEADERS, (IDEMPOTENCY.encode(), context.idempotency_key.encode())]
         if context.agent_scope.idempotency_key:  # the caller's own, by which it can ask for the result again
             headers.append((GRACE.encode(), b"%d" % GRACE_SECONDS))
+        headers += [(name.encode(), value.encode()) for name, value in trace_headers().items()]
         if self._secret is not None:
             headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
         try:

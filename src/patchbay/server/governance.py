@@ -10,6 +10,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
+from patchbay._trace import exporter
 from patchbay.approvals import ApprovalPolicy, ApprovalService, parse_policy
 from patchbay.audit import AuditLog
 from patchbay.errors import ConfigurationError
@@ -176,6 +177,8 @@ class Governance:
         self._mount_approvals()
         if self.audit is not None:
             self.hooks.recorders.append(self.audit)
+        if (spans := exporter()) is not None:
+            self.hooks.recorders.append(spans.add_call)
 
     def _mount_approvals(self) -> None:
         # Without a policy calls need no approval. A service that was mounted before stays mounted.

@@ -332,7 +332,7 @@ class ProxyApp:
 
     def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
-        kept = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact)
+        kept = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact, state.scope["headers"])
         state.reply.ending = b""
         if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
             state.exchange = turn

@@ -37,6 +37,7 @@ from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.server.http import ResponseWriter
 from patchbay.server.request_log import CURRENT_REQUEST, AsgiApp, log_requests
 from patchbay.server.settings import LogFormat, ServeOptions, Verbosity
+from patchbay.server.telemetry import check_telemetry, sending_traces
 
 _HEAD_SECONDS: Final = 10.0
 
@@ -491,6 +492,7 @@ def serve(
     ``make_app`` is called in the process that serves, with the worker's number from 0 on; ``ready`` once, with the URL, when
     requests are served. Raises the PatchbayError that keeps one process from starting.
     """
+    check_telemetry(options)
     log_to_stderr(LEVELS[options.log], options.log_format)
     # Python's handlers end before the process: a late signal would become its exit status.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -498,13 +500,14 @@ def serve(
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        run_server(
-            make_app(0),
-            listener,
-            drain_timeout=options.drain_timeout,
-            drain_delay=options.drain_delay,
-            ready=lambda: ready(url),
-        )
+        with sending_traces(options):
+            run_server(
+                make_app(0),
+                listener,
+                drain_timeout=options.drain_timeout,
+                drain_delay=options.drain_delay,
+                ready=lambda: ready(url),
+            )
         return 0
     # The first socket proved that the port is free, which a shared one cannot; its number may be a random one.
     port: int = listener.getsockname()[1]
@@ -585,15 +588,16 @@ class _Workers:
                 other.close()
         url = url_of(listener)
         try:
-            run_server(
-                self._make_app(place),
-                listener,
-                drain_timeout=self._options.drain_timeout,
-                drain_delay=self._options.drain_delay,
-                ready=lambda: ready(url) if ready is not None else None,
-                still_wanted=lambda: os.getppid() == parent,
-                signals=(signal.SIGTERM,),
-            )
+            with sending_traces(self._options):
+                run_server(
+                    self._make_app(place),
+                    listener,
+                    drain_timeout=self._options.drain_timeout,
+                    drain_delay=self._options.drain_delay,
+                    ready=lambda: ready(url) if ready is not None else None,
+                    still_wanted=lambda: os.getppid() == parent,
+                    signals=(signal.SIGTERM,),
+                )
         except Exception:
             _proxy_logger.exception("A worker failed")  # without keys, unlike the traceback of multiprocessing
             sys.exit(1)

@@ -98,6 +98,12 @@ class ServeOptions:
         default="text",
         metadata=flag("Format of the log on stderr; json: an object per line, also for each request.", type=LogFormat),
     )
+    otel: bool = field(
+        default=False, metadata=flag("Send traces by OpenTelemetry's OTLP; where to is in its own variables, OTEL_*.")
+    )
+    otel_content: bool = field(
+        default=False, metadata=flag("Put what models were sent and wrote into the traces, without known secrets.")
+    )
     log: Verbosity = "normal"
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from patchbay._redaction import Redactor
+from patchbay._trace import Trace, begin, exporter
 from patchbay.models.attempt import NO_COUNTS, Attempt, Call, Counts, counts_of
 from patchbay.models.request import format_name
 from patchbay.models.request_record import RequestRecord
@@ -55,6 +56,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     ``body`` is None where it is larger than a turn's share. ``passed`` are the pieces of an answer that is passed through,
     ``coding`` their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran. ``ended`` is
     in seconds since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
+    ``trace`` is its span, with telemetry.
     """
 
     store: TurnStore | None
@@ -82,6 +84,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     preview: str | None = None
     archive: TurnWatcher | None = None
     """Takes the turn when it has ended."""
+    trace: Trace | None = None
 
     def __repr__(self) -> str:  # without its content
         return f"Turn({self.id!r})"
@@ -166,6 +169,8 @@ class Turn(msgspec.Struct, eq=False, gc=False):
         self._grow(size)
         if self.archive is not None:
             self.archive(self)
+        if self.trace is not None:
+            exporter().add_turn(self)
 
     def _grow(self, size: int) -> None:
         """Count ``size`` more bytes, as long as the turn is stored."""
@@ -196,8 +201,10 @@ class TurnStore:
         self.recent_calls = RecentCalls()
         self._turns: OrderedDict[str, Turn] = OrderedDict()  # (the first entry of a dict takes a search)
 
-    def begin(self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor) -> Turn:
-        """Return a new turn for a chat completion's ``body``."""
+    def begin(
+        self, turn_id: str, protocol: str, body: bytes | None, redact: Redactor, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> Turn:
+        """Return a new turn for a chat completion's ``body``; ``headers`` are the request's, which may have its trace."""
         size = _TURN + (sum(map(len, redact.given)) if redact.given else 0)
         if body is not None:
             if size + len(body) <= self.share:
@@ -205,6 +212,7 @@ class TurnStore:
             else:
                 body = None
         turn = self._turns[turn_id] = Turn(self, turn_id, protocol, body, redact, time.time(), size, archive=self.archive)
+        turn.trace = begin(headers)
         self.size += size
         if self.size > self.most_bytes or len(self._turns) > self.most:
             self.trim()
@@ -240,7 +248,7 @@ def record_of(turn: Turn) -> RequestRecord:
     kept = [each for each in attempts if not each.is_superseded] or attempts
     last = kept[-1] if kept else None
     text = last if last is not None and last.mode == "text" else None
-    given, written, cached = turn.passed_counts if turn.ending else _sums(attempts)
+    given, written, cached = tokens_of(turn)
     return RequestRecord(
         id=turn.id,
         time=turn.ended,
@@ -263,6 +271,11 @@ def record_of(turn: Turn) -> RequestRecord:
         error=turn.error,
         reasons=_reasons(attempts, text),
     )
+
+
+def tokens_of(turn: Turn) -> Counts:
+    """Return the tokens of all attempts of a turn."""
+    return turn.passed_counts if turn.ending else _sums(turn.attempts)
 
 
 def _reasons(attempts: Sequence[Attempt], text: Attempt | None) -> tuple[str, ...]:

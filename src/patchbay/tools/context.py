@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from patchbay._trace import trace_headers
 from patchbay.tools.state import State
 from patchbay.types import Message
 
@@ -244,6 +245,11 @@ class ToolContext:
             else:
                 self._key = uuid.uuid4().hex
         return self._key
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """The headers (``traceparent``, ``tracestate``) that carry the call's trace to other services; none without one."""
+        return trace_headers()
 
     def with_facts(self, facts: Mapping[str, Any]) -> ToolContext:
         """Return a copy of the context with ``facts``; state, actions and cancellation are shared."""

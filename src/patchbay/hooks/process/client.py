@@ -17,6 +17,7 @@ import msgspec
 from patchbay._config import json_kind
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._text import escape_controls
+from patchbay._trace import trace_headers
 from patchbay.hooks.process.child import HookProcess, HookProcessError, HookReplyError, ProcessSpec
 from patchbay.hooks.process.protocol import META_NAMES, MODES, VERSION, encode_event, encode_messages, encode_output, encode_tools
 from patchbay.hooks.process.replies import Findings, InvalidReplyError, parse_tools, read_decision
@@ -70,12 +71,14 @@ class Params(msgspec.Struct, kw_only=True):
     endpoint: Any = msgspec.UNSET
     annotations: Any = msgspec.UNSET
     duration: Any = msgspec.UNSET
+    traceparent: Any = msgspec.UNSET
+    tracestate: Any = msgspec.UNSET
 
 
 def _common(view: Any, *, flat: bool) -> dict[str, Any]:
     """Return the members that every point has."""
     meta, context = view.meta, view.context
-    members: dict[str, Any] = {"meta": WireMeta(**{name: getattr(meta, name) for name in META_NAMES})}
+    members: dict[str, Any] = {"meta": WireMeta(**{name: getattr(meta, name) for name in META_NAMES}), **trace_headers()}
     if context:
         members["context"] = {name: value for name, value in context.items() if value}
         if flat and isinstance(inbound := context.get("inbound"), Mapping):

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypedDict, TypeVar, Unpack, overload
 
+from patchbay._trace import TRACE, parse
 from patchbay.background import run_blocking
 from patchbay.errors import ConfigurationError, ToolError
 from patchbay.hooks.process.protocol import (
@@ -224,6 +225,7 @@ class Hook:
         if point == "approve_tool" and not handlers:
             raise UnknownMethodError("this hook has no function for approve_tool")
         view = decode_params(point, params)
+        TRACE.set(parse(params))  # of the hook's own tools
         if point == "approve_tool":
             return self._approval(handlers, view, params)
         decision = self._decision(handlers, view)

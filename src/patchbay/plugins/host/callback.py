@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from patchbay._trace import from_headers
 from patchbay.errors import InvalidRequestError
 from patchbay.plugins import envelope
 from patchbay.plugins.connection import MAX_FRAME_BYTES
@@ -133,6 +134,7 @@ class CallbackApp:
                 call_id=call.call_id[:_MAX_KEY_CHARS] if isinstance(call.call_id, str) else "",
                 idempotency_key=keys[0].decode("latin-1") if keys else "",
                 grace=min(int(seconds), MAX_GRACE) if (seconds := _single(headers, GRACE)[:9]).isdigit() else 0,
+                trace=found.headers() if (found := from_headers(scope["headers"])) is not None else None,
                 on_progress=progress.add if is_accepted(headers.get(b"accept", ())) else None,
             )
 

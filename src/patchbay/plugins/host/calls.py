@@ -162,15 +162,17 @@ class InFlightCalls:
         idempotency_key: str = "",
         grace: float = 0.0,
         on_progress: Callable[[Progress], object] | None = None,
+        trace: dict[str, str] | None = None,
     ) -> bytes:
         """Run one call and return the body that answers it, a little before ``within`` seconds at the latest.
 
         ``args`` is the JSON text of an object. A call whose ``idempotency_key`` is in flight joins that call, one whose key was
         answered gets the same answer, and a key of another call is refused. ``on_progress`` must not raise. Cancelling the last
         caller cancels the call in the plugin; one with a key continues for ``grace`` seconds, so that its caller can come back.
+        ``trace`` are the headers of its trace.
         """
         if not idempotency_key:
-            call = self._send_call(name, args, within, call_id, "")
+            call = self._send_call(name, args, within, call_id, "", trace or {})
         else:
             digest = hashlib.blake2b(f"{name}\n{args}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
             try:
@@ -182,7 +184,7 @@ class InFlightCalls:
             if found is not None:
                 call = self._calls[found]
             else:
-                call = self._send_call(name, args, within, call_id, idempotency_key)
+                call = self._send_call(name, args, within, call_id, idempotency_key, trace or {})
                 if isinstance(call, _InFlight):
                     self._cache.add_call(idempotency_key, digest, call.req_id)
         return call if isinstance(call, bytes) else await self._wait(call, grace, on_progress)
@@ -203,7 +205,7 @@ class InFlightCalls:
         if (call := self._calls.get(result.req_id)) is not None:
             self._answer(call, result.data, ran=result.ran)
 
-    def _send_call(self, name: str, args: str, within: float, call_id: str, key: str) -> _InFlight | bytes:
+    def _send_call(self, name: str, args: str, within: float, call_id: str, key: str, trace: dict[str, str]) -> _InFlight | bytes:
         """Send a call to the worker; return the answer at once where that cannot be done."""
         if self.refusing:
             return envelope.not_running(self._plugin_id, why=self.refusing).encode()
@@ -221,6 +223,7 @@ class InFlightCalls:
             run_id=req_id,
             call_id=call_id,
             idempotency_key=key,
+            trace=trace,
         )
         try:
             self._connection.send(trigger)

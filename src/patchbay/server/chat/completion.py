@@ -80,6 +80,8 @@ class ChatUpstream:
         request, headers = self._request, self._headers
         if self._exchange.upstream_streams and not self._exchange.client_streams:
             headers = [(name, b"text/event-stream" if name.lower() == b"accept" else value) for name, value in headers]
+        if (turn := request.turn) is not None and turn.trace is not None:
+            headers = turn.trace.replaced_in(headers, turn.trace.attempt(len(turn.attempts)))
         request.log("upstream_request", stream=self._exchange.upstream_streams, body=body)
         request.watch.wait()
         self.answer = answer = await request.upstream.open("POST", CHAT, request.scope.get("query_string", b""), headers, body)
