@@ -133,6 +133,8 @@ export interface Approval {
   why: string;
   who: string[];
   session: "tool" | "call" | "never";
+  /** How far a standing permission may go. */
+  always: "tool" | "call" | "never";
   parameters: Body | null;
   state: Outcome;
   awaited: boolean;
@@ -140,7 +142,32 @@ export interface Approval {
   by: string;
   reason: string;
   for_session: boolean;
+  for_always: boolean;
   edited: Body | null;
+}
+
+/** What a value must be; `same` is the value of the approved call, which is not written out. */
+export type Criterion = { is: unknown } | { same: true } | { below: string } | { any: true };
+type Criteria<T> = Record<"arguments" | "facts", Record<string, T>>;
+
+/** Calls that run without a question; its id is that of the request that was approved with it. */
+export interface Permission extends Criteria<Criterion> {
+  id: string;
+  created: number;
+  by: string;
+  tool: string;
+  source: string;
+  endpoint: string;
+  role: string;
+  agent: string;
+  rule: string;
+}
+
+/** The narrowest permission for a request, and the wider criteria step by step. */
+export interface Proposal {
+  permission: Permission;
+  steps: Criteria<Criterion[]>;
+  outlives_server: boolean;
 }
 
 /** An approval for a session that is in force. */

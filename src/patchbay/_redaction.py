@@ -80,6 +80,11 @@ def _forms_of(secrets: tuple[str, ...], least: int) -> tuple[bytes, ...]:
     return tuple(forms)
 
 
+def is_secret_name(name: str) -> bool:
+    """Return whether a header, a variable or an argument of this name holds a credential."""
+    return _SECRET_NAME.search(name.lower()) is not None
+
+
 def secret_values(values: Mapping[str, str]) -> list[str]:
     """Return the values of headers or variables whose names are those of credentials, and the passwords of URLs.
 
@@ -87,7 +92,7 @@ def secret_values(values: Mapping[str, str]) -> list[str]:
     """
     secrets = []
     for name, value in values.items():
-        if _SECRET_NAME.search(name.lower()):
+        if is_secret_name(name):
             secrets += [value, value.rpartition(" ")[2]]
         if found := _PASSWORD.match(value):
             secrets += [value, found[1]]

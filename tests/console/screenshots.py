@@ -7,10 +7,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from console.browser import BOUND, open_page, running_browser, why_no_chromium
 from console.travel import running_agency
+from console.waiting import Desk, running_desk
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_BYTES = 200_000
@@ -37,10 +38,33 @@ def main() -> int:
                     page.get_by_role("button", name="Send").click()
                     approval.join()
                     expect(page.get_by_role("button", name="Open this turn")).to_be_visible()
-                picture = page.screenshot(animations="disabled", caret="hide")
-            assert len(picture) <= MAX_BYTES, f"{name} has {len(picture)} bytes"
-            (IMAGES / f"console-{name}.png").write_bytes(picture)
+                _take(page, name)
+    with tempfile.TemporaryDirectory() as folder, running_desk(Path(folder)) as desk, running_browser() as browser:
+        _fill(desk)
+        with open_page(browser, desk.page(), width=1200, height=720) as page:
+            page.get_by_role("button", name="Edit").click()
+            page.get_by_label("text").fill("The harbour is closed on Friday and Saturday.")
+            page.get_by_label("path").focus()
+            _take(page, "approvals")
     return 0
+
+
+def _take(page: Page, name: str) -> None:
+    picture = page.screenshot(animations="disabled", caret="hide")
+    assert len(picture) <= MAX_BYTES, f"{name} has {len(picture)} bytes"
+    (IMAGES / f"console-{name}.png").write_bytes(picture)
+
+
+def _fill(desk: Desk) -> None:
+    """Make calls that wait, and some that are decided."""
+    log = desk.call("write_file", session="night", path="/var/log/desk/friday.log", text="Nothing happened.", mode="append")
+    desk.decide(log, "approve_always", permission={"arguments": {"path": {"below": "/var/log/desk"}, "text": {"any": True}}})
+    desk.decide(desk.call("pay", to="Nordlicht Reisen", euros=1890), "deny", reason="The invoice is of last year.")
+    desk.decide(
+        desk.call("write_file", session="tom", path="/srv/desk/rooms.csv", text="room,nights"), "approve_session", by="tom"
+    )
+    desk.call("write_file", path="/srv/desk/notices/harbour.md", text="The harbour is closed on Friday.", lines=1)
+    desk.call("pay", session="maria", to="Havnekontoret", euros=89.5)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,57 @@ def test_an_edit_that_does_not_fit_the_tool_is_refused_with_the_reason(browser, 
         assert desk.call("write_file", path="/srv/c", text="z")
 
 
+def test_a_permission_is_shown_before_it_is_written_then_listed_and_revoked(browser, desk):
+    request = desk.call("write_file", path="/srv/data/a.txt", text="x")
+    with open_page(browser, desk.page()) as page:
+        page.get_by_role("button", name="Always allow…").click()
+        dialog = page.get_by_role("dialog")
+        rule = dialog.get_by_role("group", name="The rule")
+        for narrow in (
+            "toolwrite_file",
+            "sourcethis server",
+            "agentdesk",
+            "asked by the ruledefault",
+            'path"/srv/data/a.txt"',
+            "lines0",
+        ):
+            expect(rule).to_contain_text(narrow)
+        dialog.get_by_label("path").select_option("any path below /srv/data")
+        dialog.get_by_label("text").select_option("any value, or none")
+        expect(rule).to_contain_text("pathany path below /srv/data")
+        expect(dialog).to_contain_text("it ends with the server, or when it is revoked")
+        dialog.get_by_role("button", name="Approve, and write the rule").click()
+        expect(detail(page)).to_contain_text("approved and always allowed by console")
+        desk.ended()
+        desk.start("write_file", session="bob", path="/srv/data/b.txt", text="y")
+        assert 2 == len(desk.ended())  # nobody was asked
+        other = desk.call("write_file", path="/srv/b.txt", text="y")
+        row(page, other).click()
+        allowed = page.get_by_role("list", name="Always allowed")
+        expect(allowed).to_contain_text("path: any path below /srv/data; text: any value, or none")
+        allowed.get_by_role("link").click()
+        expect(page).to_have_url(f"{desk.page()}/{request['id']}")
+        page.get_by_role("button", name="Revoke").click()
+        expect(allowed).to_have_count(0)
+        assert desk.call("write_file", path="/srv/data/b.txt", text="y")
+
+
+def test_a_secret_is_not_written_out_in_a_rule_and_a_rule_may_forbid_permissions(browser, tmp_path):
+    policy = '[approvals]\ndefault = "ask"\n[[approvals.rules]]\ntools = ["write_file"]\noutcome = "ask"\nsession = "never"\n'
+    with running_desk(tmp_path, policy) as desk:
+        desk.call("pay", to="ACME", euros=1, token="hunter2")
+        with open_page(browser, desk.page()) as page:
+            page.get_by_role("button", name="Always allow…").click()
+            expect(page.get_by_role("group", name="The rule")).to_contain_text("tokenthe same value as here")
+            expect(page.get_by_role("dialog")).not_to_contain_text("hunter2")
+            page.keyboard.press("Escape")
+            page.keyboard.press("a")
+            expect(row(page, desk.call("write_file", path="/a", text="x"))).to_be_visible()
+            page.keyboard.press("j")
+            expect(page.get_by_label("Argument path")).to_be_visible()
+            expect(page.get_by_role("button", name="Always allow…")).to_have_count(0)
+
+
 def test_several_calls_are_decided_at_once_by_keyboard(browser, desk):
     first, second, third = [desk.call("write_file", path=f"/srv/{name}", text="x") for name in "abc"]
     with open_page(browser, desk.page()) as page:
@@ -227,6 +278,10 @@ def test_hostile_text_in_arguments_stays_text(browser, desk, kind):
     with open_page(browser, desk.page(), width=400) as page:
         expect(page.get_by_label("Argument text")).to_contain_text(SHOWN.get(kind, text))
         check_elements(page)
+        page.get_by_role("button", name="Always allow…").click()
+        expect(page.get_by_role("group", name="The rule")).to_contain_text("tool")
+        check_elements(page)
+        page.keyboard.press("Escape")
         page.get_by_role("button", name="JSON").click()
         check_elements(page)
         page.keyboard.press("e")
@@ -244,10 +299,15 @@ def test_hostile_text_in_arguments_stays_text(browser, desk, kind):
 def test_axe_finds_nothing_on_the_page_of_approvals(browser, desk, theme):
     desk.decide(desk.call("write_file", session="bob", path="/srv/b", text="x"), "approve_session")
     desk.decide(desk.call("pay", to="ACME", euros=2), "deny", reason="no")
+    desk.decide(desk.call("write_file", path="/srv/b", text="x"), "approve_always")
     desk.call("write_file", path="/srv/a", text="x")
     with open_page(browser, desk.page(), theme=theme) as page:
         expect(page.get_by_role("button", name="Approve a")).to_be_visible()
         page.evaluate(f"{AXE.read_text()}; 0")
+        page.get_by_role("button", name="Always allow…").click()
+        expect(page.get_by_role("group", name="The rule")).to_be_visible()
+        assert [] == page.evaluate(RUN_AXE, theme)
+        page.keyboard.press("Escape")
         for keys in ("", "x", "e", "d"):
             page.keyboard.press(keys) if keys else None
             if keys == "e":

@@ -32,8 +32,8 @@ SHOWN = {"ansi": "ESC[2JESC[31mred", "bidi": "safe U+202Egnp.exeU+202C", "contro
 """How characters that would act, or not be seen, are shown."""
 
 OWN = """
-    a b bdi button circle datalist dd del details div dl dt fieldset form h1 h2 h3 header input ins kbd label legend li main mark nav
-    ol option p path pre section select span sup summary svg textarea time ul
+    a b bdi button circle datalist dd del details dialog div dl dt fieldset form h1 h2 h3 header input ins kbd label legend li main mark
+    nav ol option p path pre section select span sup summary svg textarea time ul
 """
 """The elements that the console makes."""
 

@@ -1,7 +1,7 @@
 // One request for approval: the call, who asks, its arguments, and the decision.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type Approval, get, request as send, type SessionApproval } from "../api";
+import { ApiError, type Approval, get, type SessionApproval } from "../api";
 import { countdown, dateAndTime } from "../format";
 import { now } from "../clock";
 import { asApiError } from "../session";
@@ -9,7 +9,8 @@ import { PageLink, Problem, Tag } from "../ui/parts";
 import { JsonBlock, Line } from "../ui/text";
 import { Arguments, type Draft, sourceOf, useDraft } from "./arguments";
 import { outcome } from "./list";
-import { decide, pending, read, recent, sessions, type Verdict } from "./store";
+import { AllowAlways, PermissionBox, Revoke } from "./permission";
+import { decide, type Decision, pending, permissions, recent, sessions } from "./store";
 
 /** The request with all of its arguments, in its present state. */
 function useRequest(id: string): Approval | ApiError | null {
@@ -31,10 +32,18 @@ function useRequest(id: string): Approval | ApiError | null {
 
 export function RequestDetail({ id, onDeny }: { id: string; onDeny: (decide: (reason: string) => Promise<void>) => void }) {
   const found = useRequest(id);
+  const permission = permissions.value.find((each) => each.id === id);
   return (
     <section id="detail" class="detail" tabIndex={-1} aria-label="Request">
       {found === null ? (
         <p class="none">Loading…</p>
+      ) : found instanceof ApiError && permission ? (
+        <header class="request-head">
+          <h1 class="call-name">
+            <Line text={permission.tool} />
+          </h1>
+          <PermissionBox permission={permission} />
+        </header>
       ) : found instanceof ApiError ? (
         <Problem error={found}>{found.status === 404 && "Requests are kept for a week, in memory until the server ends."}</Problem>
       ) : (
@@ -49,16 +58,17 @@ function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reas
   const [problems, setProblems] = useState<string[]>([]);
   const isSending = useRef(false);
   const isOver = request.state !== "pending";
-  const act = async (verdict: Verdict, reason = "") => {
+  const act = async (decision: Decision) => {
     if (isSending.current) return;
     isSending.current = true;
-    const edited = verdict === "approve" && draft.isEdited ? sourceOf(draft) : null;
-    const wrong = await decide([request], { verdict, reason, edited });
+    const edited = decision.verdict === "approve" && draft.isEdited ? sourceOf(draft) : null;
+    const wrong = await decide([request], { ...decision, edited });
     setProblems(wrong);
     isSending.current = false;
     if (!wrong.length) requestAnimationFrame(() => document.getElementById("detail")?.focus({ preventScroll: true }));
   };
   const session = sessions.value.find((each) => each.id === request.id);
+  const permission = permissions.value.find((each) => each.id === request.id);
   return (
     <>
       <header class="request-head">
@@ -67,7 +77,9 @@ function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reas
         </h1>
         {isOver ? (
           <p class="said">
-            <span class={`tag ${request.state === "approved" ? "strong" : "bad"}`}>{request.state}</span> <Line text={outcome(request)} />
+            <b class={request.state === "approved" ? "" : "bad"}>
+              <Line text={outcome(request)} />
+            </b>
             {request.decided && <span class="dim"> {dateAndTime(request.decided)}</span>}
           </p>
         ) : (
@@ -84,6 +96,7 @@ function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reas
         )}
         {!isOver && !request.awaited && <p class="reason">No run waits for it now: the decision counts when the same call comes again in this session.</p>}
         {session && <Session grant={session} />}
+        {permission && <PermissionBox permission={permission} />}
       </header>
       <div class="panel">
         {Object.keys(request.facts).length > 0 && (
@@ -94,7 +107,7 @@ function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reas
         )}
         <Arguments request={request} draft={draft} />
       </div>
-      {!isOver && <Decide request={request} draft={draft} problems={problems} act={act} deny={() => onDeny((reason) => act("deny", reason))} />}
+      {!isOver && <Decide request={request} draft={draft} problems={problems} act={act} deny={() => onDeny((reason) => act({ verdict: "deny", reason }))} />}
       {isOver && problems.length > 0 && (
         <p class="decided-first" role="alert">
           Decided elsewhere first. <Line text={problems[0]!} />
@@ -144,12 +157,13 @@ interface DecideProps {
   request: Approval;
   draft: Draft;
   problems: string[];
-  act: (verdict: Verdict) => Promise<void>;
+  act: (decision: Decision) => Promise<void>;
   deny: () => void;
 }
 
 function Decide({ request, draft, problems, act, deny }: DecideProps) {
   if (!request.who.includes("http")) return <p class="decide none">Its rule lets it be decided by {request.who.join(", ")} alone.</p>;
+  const [isAllowing, setAllowing] = useState(false);
   const covered = request.session === "tool" ? "every call of this tool" : "this call, whenever it comes again";
   return (
     <div class="decide">
@@ -159,42 +173,35 @@ function Decide({ request, draft, problems, act, deny }: DecideProps) {
         </p>
       )}
       <p class="actions">
-        <button type="button" id="approve" class="primary" disabled={draft.problem !== ""} onClick={() => void act("approve")}>
+        <button type="button" id="approve" class="primary" disabled={draft.problem !== ""} onClick={() => void act({ verdict: "approve" })}>
           {draft.isEdited ? "Approve as edited" : "Approve"} <kbd>a</kbd>
         </button>
         <button type="button" id="deny" onClick={deny}>
           Deny… <kbd>d</kbd>
         </button>
         {request.session !== "never" && (
-          <button type="button" id="approve-session" disabled={draft.isEdited} onClick={() => void act("approve_session")} title={`Approves ${covered} in this session, for a day`}>
+          <button type="button" id="approve-session" disabled={draft.isEdited} onClick={() => void act({ verdict: "approve_session" })} title={`Approves ${covered} in this session, for a day`}>
             Approve for this session <kbd>s</kbd>
           </button>
         )}
+        {request.always !== "never" && (
+          <button type="button" disabled={draft.isEdited} onClick={() => setAllowing(true)}>
+            Always allow…
+          </button>
+        )}
       </p>
+      {isAllowing && <AllowAlways request={request} onClose={() => setAllowing(false)} onAllow={(permission) => void act({ verdict: "approve_always", permission })} />}
     </div>
   );
 }
 
 function Session({ grant }: { grant: SessionApproval }) {
-  const [error, setError] = useState("");
-  const revoke = async () => {
-    try {
-      await send(`/api/approvals/sessions/${encodeURIComponent(grant.id)}`, { method: "DELETE" });
-    } catch (problem) {
-      setError(asApiError(problem).message);
-    }
-    await read();
-  };
   return (
     <div class="grant">
       <p>
         <Tag kind="strong">in force</Tag> Until {dateAndTime(grant.until)} {grant.session === "call" ? "this call" : "every call of this tool"} runs in this session without a question.
-        {error && <span class="bad" role="alert"> {error}</span>}
       </p>
-      <button type="button" onClick={() => void revoke()}>
-        Revoke
-      </button>
+      <Revoke kind="sessions" id={grant.id} />
     </div>
   );
 }
-

@@ -2,12 +2,13 @@
 
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { type Approval, BASE } from "../api";
+import { type Approval, BASE, type Permission } from "../api";
 import { now } from "../clock";
 import { countdown, dateAndTime, plural, timeOfDay } from "../format";
 import { go, parts } from "../route";
 import { Line } from "../ui/text";
-import { checked, decide, decider, noticesState, pending, recent, sessions, toggleNotices, type Verdict } from "./store";
+import { criteriaInWords } from "./permission";
+import { checked, decide, decider, noticesState, pending, permissions, recent, sessions, toggleNotices, type Verdict } from "./store";
 
 const MOST_ROWS = 200;
 
@@ -93,6 +94,20 @@ export function RequestList({ onDeny }: { onDeny: () => void }) {
           <p class="none">No call waits.</p>
         )}
         {waiting.length > MOST_ROWS && <p class="none">{plural(waiting.length - MOST_ROWS, "more call")} after these.</p>}
+        {permissions.value.length > 0 && (
+          <>
+            <h2 id="permissions">
+              Always allowed <span class="dim">{permissions.value.length}</span>
+            </h2>
+            <ul aria-labelledby="permissions">
+              {permissions.value.map((each) => (
+                <li key={each.id} class={shownClass(each)}>
+                  <Row request={each} about={criteriaInWords(each)} end={`by ${each.by}`} />
+                </li>
+              ))}
+            </ul>
+          </>
+        )}
         {sessions.value.length > 0 && (
           <>
             <h2 id="sessions">
@@ -128,11 +143,11 @@ export function RequestList({ onDeny }: { onDeny: () => void }) {
   );
 }
 
-function shownClass(request: Approval): string {
+function shownClass(request: { id: string }): string {
   return parts.value[1] === request.id ? "shown" : "";
 }
 
-function Row({ request, about, end }: { request: Approval; about?: string; end: ComponentChildren }) {
+function Row({ request, about, end }: { request: Approval | Permission; about?: string; end: ComponentChildren }) {
   return (
     <a
       id={`request-${request.id}`}
@@ -150,7 +165,7 @@ function Row({ request, about, end }: { request: Approval; about?: string; end: 
       </span>
       <span class="end">{end}</span>
       <span class="about">
-        <Line text={about ?? `${request.session_key} ${request.arguments_text.slice(0, 300)}`} />
+        <Line text={about ?? ("arguments_text" in request ? `${request.session_key} ${request.arguments_text.slice(0, 300)}` : "")} />
       </span>
     </a>
   );
@@ -163,7 +178,8 @@ export function Left({ request }: { request: Approval }) {
 
 /** What became of a request, in words. */
 export function outcome(request: Approval): string {
-  const what = request.state === "approved" && request.for_session ? "approved for the session" : request.state;
+  const scope = request.for_session ? " for the session" : request.for_always ? " and always allowed" : "";
+  const what = request.state === "approved" ? `approved${scope}` : request.state;
   return [what + (request.edited ? " with other arguments" : ""), request.by && `by ${request.by}`].filter(Boolean).join(" ") + (request.reason && `: ${request.reason}`);
 }
 

@@ -1,10 +1,11 @@
 // Requests for approval, followed on every page: the event stream says when to read them again.
 
 import { batch, effect, signal } from "@preact/signals";
-import { type ApiError, type Approval, get, post, type SessionApproval } from "../api";
+import { type ApiError, type Approval, type Criterion, get, type Permission, post, request as send, type SessionApproval } from "../api";
 import { listen } from "../live";
 import { goTo } from "../route";
 import { asApiError } from "../session";
+import { named } from "../ui/text";
 
 const RECENT = 50;
 /** Milliseconds after an event: several that come together are one. */
@@ -19,6 +20,7 @@ export const pending = signal<Approval[]>([]);
 /** The last requests in any state, newest first. */
 export const recent = signal<Approval[]>([]);
 export const sessions = signal<SessionApproval[]>([]);
+export const permissions = signal<Permission[]>([]);
 export const approvalsError = signal<ApiError | null>(null);
 export const isRead = signal(false);
 
@@ -52,10 +54,11 @@ function readSoon(): void {
 
 export async function read(): Promise<void> {
   try {
-    const [waiting, last, granted] = await Promise.all([
+    const [waiting, last, granted, allowed] = await Promise.all([
       get<{ approvals: Approval[] }>("/api/approvals"),
       get<{ approvals: Approval[] }>(`/api/approvals?all=1&limit=${RECENT}`),
       get<{ sessions: SessionApproval[] }>("/api/approvals/sessions"),
+      get<{ permissions: Permission[] }>("/api/approvals/permissions"),
     ]);
     const known = new Set(pending.peek().map((each) => each.id));
     const fresh = isRead.peek() ? waiting.approvals.filter((each) => !known.has(each.id)) : [];
@@ -63,6 +66,7 @@ export async function read(): Promise<void> {
       pending.value = waiting.approvals;
       recent.value = last.approvals;
       sessions.value = granted.sessions;
+      permissions.value = allowed.permissions;
       checked.value = new Set(waiting.approvals.map((each) => each.id).filter((id) => checked.peek().has(id)));
       approvalsError.value = null;
       isRead.value = true;
@@ -73,20 +77,22 @@ export async function read(): Promise<void> {
   }
 }
 
-export type Verdict = "approve" | "deny" | "approve_session";
+export type Verdict = "approve" | "deny" | "approve_session" | "approve_always";
 
 export interface Decision {
   verdict: Verdict;
   reason?: string;
   /** Other arguments, as JSON. */
   edited?: string | null;
+  /** The criteria of a standing permission; those that are left out are the narrowest. */
+  permission?: Record<string, Record<string, Criterion>>;
 }
 
 /** Decides about requests as they were shown, one after the other; returns what went wrong, a sentence each. */
-export async function decide(requests: Approval[], { verdict, reason = "", edited = null }: Decision): Promise<string[]> {
+export async function decide(requests: Approval[], { verdict, reason = "", edited = null, permission }: Decision): Promise<string[]> {
   const problems: string[] = [];
   for (const request of requests) {
-    const decision = JSON.stringify({ decision: verdict, reason, by: decider.peek().trim() || "console", digest: request.digest });
+    const decision = JSON.stringify({ decision: verdict, reason, by: decider.peek().trim() || "console", digest: request.digest, permission });
     const body = edited === null ? decision : `${decision.slice(0, -1)},"arguments":${edited}}`;
     try {
       await post(`/api/approvals/${encodeURIComponent(request.id)}`, body);
@@ -97,6 +103,18 @@ export async function decide(requests: Approval[], { verdict, reason = "", edite
   }
   await read();
   return problems;
+}
+
+/** Revokes what a request was approved with: for its session, or for good; returns what went wrong. */
+export async function revoke(kind: "sessions" | "permissions", id: string): Promise<string> {
+  let problem = "";
+  try {
+    await send(`/api/approvals/${kind}/${encodeURIComponent(id)}`, { method: "DELETE" });
+  } catch (error) {
+    problem = asApiError(error).message;
+  }
+  await read();
+  return problem;
 }
 
 export type Notices = "on" | "off" | "blocked" | "missing";
@@ -116,7 +134,7 @@ export async function toggleNotices(): Promise<void> {
 function notify(request: Approval): void {
   if (noticesState() !== "on" || document.hasFocus()) return;
   const who = [request.agent || request.role, request.session_key].filter(Boolean).join(", ");
-  const notice = new Notification(`${request.tool} waits for approval`, { body: who, tag: request.id });
+  const notice = new Notification(named(`${request.tool} waits for approval`), { body: named(who), tag: request.id });
   notice.onclick = () => {
     window.focus();
     goTo(`approvals/${encodeURIComponent(request.id)}`);

@@ -16,6 +16,11 @@ function nameOf(code: number): string {
   return C0[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
+/** The same where no element can be: in an option, in a notification of the system. */
+export function named(text: string): string {
+  return text.replace(CONTROLS, (character) => nameOf(character.charCodeAt(0)));
+}
+
 /** A text whose control characters are shown by their names. */
 export function visible(text: string): ComponentChildren {
   const found: ComponentChildren[] = [];

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from patchbay._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from patchbay.approvals.permissions import Permission as Permission
     from patchbay.approvals.policy import ApprovalPolicy as ApprovalPolicy
     from patchbay.approvals.policy import Rule as Rule
     from patchbay.approvals.policy import parse_policy as parse_policy
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
+        "permissions": "Permission",
         "policy": "ApprovalPolicy Rule parse_policy read_policy",
         "request": "ApprovalRequest SessionGrant State Verdict",
         "service": "ApprovalService",

@@ -20,7 +20,7 @@ MAX_ARGUMENTS: Final = 256 * 1024
 
 _POLICY: Final = "policy ("
 
-Verdict: TypeAlias = Literal["approve", "deny", "approve_session"]
+Verdict: TypeAlias = Literal["approve", "deny", "approve_session", "approve_always"]
 
 
 class State(StrEnum):
@@ -73,6 +73,12 @@ class ApprovalRequest:
     session: Literal["tool", "call", "never"] = field(
         default="never", metadata={"description": "The scope of an approval for the session."}
     )
+    always: Literal["tool", "call", "never"] = field(
+        default="never",
+        metadata={
+            "description": "The scope of a standing permission: calls of the tool as the person chooses, this call, or none."
+        },
+    )
     at_deadline: Literal["deny", "allow"] = field(default="deny", metadata={"description": "The outcome without a decision."})
     meta: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] | None = field(
@@ -83,6 +89,7 @@ class ApprovalRequest:
     by: str = ""
     reason: str = ""
     for_session: bool = False
+    for_always: bool = field(default=False, metadata={"description": "Whether it was approved with a standing permission."})
     edited: Mapping[str, Any] | None = field(
         default=None, metadata={"description": "The arguments that the call was approved with, if they were edited."}
     )

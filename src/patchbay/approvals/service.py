@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, get_args
 
+from patchbay.approvals.permissions import Permission, make_permission
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
 from patchbay.approvals.request import (
     MAX_ARGUMENTS,
@@ -211,8 +212,12 @@ class ApprovalService:
         channel: str = "http",
         digest: str = "",
         arguments: Mapping[str, Any] | None = None,
+        permission: Mapping[str, Any] | None = None,
     ) -> ApprovalRequest:
         """Decide a pending request over ``channel``, and return it. ``reason`` is sent to the model, ``by`` is recorded.
+
+        "approve_always" writes a standing permission, the narrowest one or with the criteria of ``permission``
+        (``patchbay.approvals.permissions.make_permission``).
 
         With ``arguments`` the call is approved and runs with those, which must match the tool's schema. ``digest`` is that of the
         call that the person reviewed. ``awaited`` of the result is False if no run waits: the decision is then for the same call
@@ -225,7 +230,9 @@ class ApprovalService:
         request = await self.get(request_id)
         if channel not in request.who:
             raise ApprovalForbiddenError(f"{channel} may not decide this call; its rule allows {', '.join(request.who)}.")
-        for_session = verdict == "approve_session"
+        if permission is not None and verdict != "approve_always":
+            raise InvalidRequestError(f"A permission cannot be given by {verdict!r}.", param="permission")
+        for_session, for_always = verdict == "approve_session", verdict == "approve_always"
         if request.state is State.PENDING:
             if not request.is_genuine or (digest and digest != request.digest):
                 raise ApprovalConflictError("What was shown is not what the call would run with.")
@@ -244,10 +251,13 @@ class ApprovalService:
                 by=by[:MAX_BY] or channel,
                 reason=reason[:MAX_REASON],
                 for_session=for_session,
+                for_always=for_always,
             )
-            if await self.store.decide(decided, now=self._clock()):
+            now = self._clock()
+            written = make_permission(request, permission, by=decided.by, now=now) if for_always else None
+            if await self.store.decide(decided, written, now=now):
                 stored = replace(await self.get(request_id), awaited=request.awaited)
-                self.wake(None if for_session else request_id)
+                self.wake(None if for_session or for_always else request_id)
                 self._publish(stored)
                 return stored
             request = await self.get(request_id)
@@ -276,6 +286,18 @@ class ApprovalService:
                 return each
         raise ApprovalNotFoundError(request_id)
 
+    async def permissions(self) -> list[Permission]:
+        """Return the standing permissions, oldest first."""
+        return await self.store.permissions()
+
+    async def revoke_permission(self, permission_id: str) -> Permission:
+        """Revoke a standing permission, so that further calls need approval. Raises ApprovalNotFoundError."""
+        found = await self.store.revoke_permission(permission_id) if _ID.fullmatch(permission_id) else None
+        if found is None:
+            raise ApprovalNotFoundError(permission_id)
+        _logger.info("Revoked the standing permission %s of %.200r", permission_id, found.tool)
+        return found
+
     async def watch(self) -> AsyncGenerator[ApprovalRequest, None]:
         """Yield each request when this process creates or decides it.
 
@@ -299,7 +321,8 @@ class ApprovalService:
                 async with self._opening:
                     found = await self._open(request)
                     if found.used is not None:
-                        return Approval(approved=True, reason=f"for the session, by {found.id}", by=found.by)
+                        why = "by the standing permission" if found.for_always else "for the session, by"
+                        return Approval(approved=True, reason=f"{why} {found.id}", by=found.by)
                 request = replace(found, awaited=True)
                 if request.state is State.PENDING:
                     self._publish(request)
@@ -448,6 +471,7 @@ class ApprovalService:
             why="; ".join(f"{who}: {why}" if why else who for who, why in call.asks)[:MAX_REASON],
             who=rule.who,
             session=rule.session if meta.session_key else "never",
+            always="never" if call.asks else rule.session,
             at_deadline=rule.at_deadline,
             meta=details,
             parameters=call.parameters if len(json.dumps(call.parameters, default=str)) <= _MAX_META else None,
@@ -548,8 +572,8 @@ def _approval(found: ApprovalRequest) -> Approval:
     if found.state is State.EXPIRED:
         reason = f"no decision within {round(found.deadline - found.created, 3):g} s"
         return Approval(found.at_deadline == "allow", reason, policy_decider(found.rule))
-    for_session = found.for_session and found.state is State.APPROVED
-    reasons = ["for the session", found.reason] if for_session else [found.reason]
+    scope = "for the session" if found.for_session else "always" if found.for_always else ""
+    reasons = [scope, found.reason] if found.state is State.APPROVED else [found.reason]
     return Approval(
         found.state is State.APPROVED,
         ": ".join(filter(None, reasons)),

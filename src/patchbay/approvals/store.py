@@ -11,17 +11,22 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from patchbay.approvals.permissions import Permission
 from patchbay.approvals.request import ApprovalRequest, State
 from patchbay.database import Database
+from patchbay.errors import ApprovalConflictError
 
 HISTORY: Final = 7 * 24 * 3600.0
 """Seconds that requests are kept after their end."""
+
+MAX_PERMISSIONS: Final = 1000
+"""Standing permissions of a store."""
 
 ABSENT: Final = 5.0
 """Seconds after its last heartbeat when a run no longer counts as waiting."""
@@ -56,6 +61,16 @@ SESSIONS: Final = sa.Table(
     sa.Column("decision", sa.Text, nullable=False),
 )
 
+# Standing permissions, by the id of the request that was approved with them; the tool's name is JSON text, as all names are.
+PERMISSIONS: Final = sa.Table(
+    "patchbay_permissions",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("created", sa.Float, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False, index=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
 # Which process has a run that waits for a request, and its last heartbeat by the clock of the database's machine.
 WAITS: Final = sa.Table(
     "patchbay_approval_waits",
@@ -68,7 +83,7 @@ WAITS: Final = sa.Table(
 # Older rows have no ``facts``.
 _BODY: Final = (
     "tool", "arguments", "digest", "facts", "source", "endpoint", "call_id", "role", "agent", "session_key", "turn",
-    "parent_turn", "rule", "why", "who", "session", "at_deadline", "meta", "parameters",
+    "parent_turn", "rule", "why", "who", "session", "always", "at_deadline", "meta", "parameters",
 )  # fmt: skip
 
 
@@ -100,9 +115,9 @@ class ApprovalStore:
     ) -> ApprovalRequest:
         """Insert a request, or return an existing one for the same call.
 
-        That is: a session approval given after ``session_since`` (returned as used, without an insert); a pending request that
-        no run waits for (not in ``waited_for``); or an unused decision made after ``decided_since``. Requests without a session
-        are never the same.
+        That is: a session approval given after ``session_since`` or a standing permission (returned as used, without an insert);
+        a pending request that no run waits for (not in ``waited_for``); or an unused decision made after ``decided_since``.
+        Requests without a session are never the same.
         """
 
         def work(connection: Connection) -> ApprovalRequest:
@@ -110,8 +125,10 @@ class ApprovalStore:
             over = (REQUESTS.c.created < now - HISTORY, REQUESTS.c.deadline < now - HISTORY)
             in_force = REQUESTS.c.covers.in_(sa.select(SESSIONS.c.covers))
             connection.execute(REQUESTS.delete().where(*over, ~in_force))
-            found = self._session_approval(connection, request, now) or self._same(
-                connection, request, now, decided_since, waited_for
+            found = (
+                self._session_approval(connection, request, now)
+                or self._permitted(connection, request, now)
+                or self._same(connection, request, now, decided_since, waited_for)
             )
             if found is None:
                 found = request
@@ -139,12 +156,13 @@ class ApprovalStore:
         """Return the last requests in any state, newest first."""
         return await self._select(sa.select(REQUESTS).order_by(REQUESTS.c.created.desc(), REQUESTS.c.id.desc()).limit(limit))
 
-    async def decide(self, request: ApprovalRequest, *, now: float) -> bool:
+    async def decide(self, request: ApprovalRequest, permission: Permission | None = None, *, now: float) -> bool:
         """Store a decision (``state``, ``by``, ``reason``, ``edited``, ``for_session``); return False if it is not pending.
 
-        A decision for the session also decides the other pending requests that it covers.
+        A decision for the session, or with a permission, also decides the other pending requests that it covers. Raises
+        ApprovalConflictError if there are too many permissions.
         """
-        return await self._write(lambda connection: self._decide(connection, request, now))
+        return await self._write(lambda connection: self._decide(connection, request, permission, now))
 
     async def expire(self, request_id: str, *, now: float) -> None:
         """Expire a request if it is pending."""
@@ -205,6 +223,22 @@ class ApprovalStore:
 
         return await self._write(work)
 
+    async def permissions(self) -> list[Permission]:
+        """Return the standing permissions, oldest first."""
+        query = sa.select(PERMISSIONS.c.body).order_by(PERMISSIONS.c.created, PERMISSIONS.c.id)
+        return await self._store.read(lambda connection: [_permission(each) for each in connection.execute(query).scalars()])
+
+    async def revoke_permission(self, permission_id: str) -> Permission | None:
+        """Revoke a standing permission, and return it; None if there is no such."""
+        own = PERMISSIONS.c.id == permission_id
+
+        def work(connection: Connection) -> Permission | None:
+            found = connection.execute(sa.select(PERMISSIONS.c.body).where(own)).scalar()
+            connection.execute(PERMISSIONS.delete().where(own))
+            return None if found is None else _permission(found)
+
+        return await self._write(work)
+
     async def close(self) -> None:
         """Finish pending work and close the database."""
         await self._store.close()
@@ -218,6 +252,18 @@ class ApprovalStore:
         decision = json.loads(found)
         return replace(request, id=decision.pop("request", ""), state=State.APPROVED, decided=now, used=now, **decision)
 
+    def _permitted(self, connection: Connection, request: ApprovalRequest, now: float) -> ApprovalRequest | None:
+        """Return the request as a standing permission approves it; None if none covers it."""
+        if request.always == "never":
+            return None
+        query = (
+            sa.select(PERMISSIONS.c.body).where(PERMISSIONS.c.tool == json.dumps(request.tool)).order_by(PERMISSIONS.c.created)
+        )
+        each = next((each for body in connection.execute(query).scalars() if (each := _permission(body)).covers(request)), None)
+        if each is None:
+            return None
+        return replace(request, id=each.id, state=State.APPROVED, decided=now, used=now, by=each.by, for_always=True)
+
     def _same(
         self, connection: Connection, request: ApprovalRequest, now: float, decided_since: float, waited_for: Collection[str]
     ) -> ApprovalRequest | None:
@@ -229,8 +275,13 @@ class ApprovalStore:
         query = sa.select(REQUESTS).where(REQUESTS.c.same == key, unused | pending).order_by(REQUESTS.c.created)
         return next((_request(row) for row in connection.execute(query) if row.id not in waited_for), None)
 
-    def _decide(self, connection: Connection, request: ApprovalRequest, now: float) -> bool:
-        decision = {"by": request.by, "reason": request.reason, "for_session": request.for_session}
+    def _decide(self, connection: Connection, request: ApprovalRequest, permission: Permission | None, now: float) -> bool:
+        decision = {
+            "by": request.by,
+            "reason": request.reason,
+            "for_session": request.for_session,
+            "for_always": request.for_always,
+        }
         own = decision if request.edited is None else {**decision, "edited": request.edited}
         decided = {"state": request.state, "decided": now, "decision": json.dumps(own)}
         is_open = (REQUESTS.c.state == State.PENDING, REQUESTS.c.deadline > now)
@@ -242,6 +293,16 @@ class ApprovalStore:
             grant = json.dumps({**decision, "request": request.id})
             connection.execute(SESSIONS.insert().values(covers=key, created=now, decision=grant))
             connection.execute(REQUESTS.update().where(REQUESTS.c.covers == key, *is_open).values(decided))
+        if permission is not None:
+            if connection.execute(sa.select(sa.func.count()).select_from(PERMISSIONS)).scalar_one() >= MAX_PERMISSIONS:
+                raise ApprovalConflictError(f"There are {MAX_PERMISSIONS} standing permissions, which is the most: revoke some.")
+            body = json.dumps({each.name: getattr(permission, each.name) for each in fields(permission)})
+            connection.execute(
+                PERMISSIONS.insert().values(id=permission.id, created=now, tool=json.dumps(permission.tool), body=body)
+            )
+            others = map(_request, connection.execute(sa.select(REQUESTS).where(*is_open)).all())
+            covered = [each.id for each in others if each.is_genuine and permission.covers(each)]
+            connection.execute(REQUESTS.update().where(REQUESTS.c.id.in_(covered), *is_open).values(decided))
         return True
 
     def _delete_wait(self, connection: Connection, request_id: str) -> None:
@@ -294,6 +355,10 @@ def _request(row: Any) -> ApprovalRequest:
     columns = {name: getattr(row, name) for name in ("id", "created", "deadline", "decided", "used")}
     changes = {"who": tuple(body["who"]), "state": State(row.state), **json.loads(row.decision)}
     return ApprovalRequest(**{**body, **columns, **changes})
+
+
+def _permission(body: str) -> Permission:
+    return Permission.from_json(json.loads(body))
 
 
 def call_key(request: ApprovalRequest) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from patchbay._subprocess import LineReader, Overlong
 from patchbay._text import printable
+from patchbay.approvals.permissions import Criterion, Permission
 from patchbay.approvals.request import Answer, ApprovalRequest, SessionGrant, State
 
 MAX_LINE: Final = 4096
@@ -86,11 +87,13 @@ def render_deadline(request: ApprovalRequest, now: float) -> str:
 
 def render_outcome(request: ApprovalRequest) -> str:
     """Render the state of a request on one line, and for a decision that no run waited for what it applies to."""
-    words = "approved for the session" if request.for_session and request.state is State.APPROVED else str(request.state)
+    scope = " for the session" if request.for_session else " and always allowed" if request.for_always else ""
+    words = f"{request.state}{scope}" if request.state is State.APPROVED else str(request.state)
     by = f" by {printable(request.by)}" if request.by else ""
     reason = f": {printable(request.reason)}" if request.reason else ""
     edited = f" with {printable(json.dumps(request.edited))}" if request.edited is not None else ""
-    is_unused = request.state is not State.PENDING and not (request.awaited or request.for_session or request.used is not None)
+    counts = request.awaited or request.for_session or request.for_always or request.used is not None
+    is_unused = request.state is not State.PENDING and not counts
     later = f" ({_NOT_AWAITED[request.state]})" if is_unused and request.state in _NOT_AWAITED else ""
     return f"{request.id}  {printable(request.tool)}  {words}{edited}{by}{reason}{later}"
 
@@ -108,6 +111,30 @@ def render_revoked(grant: SessionGrant) -> str:
     request = grant.request
     calls = f"{_covered_calls(request)} in session {printable(request.session_key)}"
     return f"{request.id}  {printable(request.tool)}  taken back: {calls} is asked about again"
+
+
+def render_permission(permission: Permission) -> str:
+    """Render a standing permission: the calls that it covers, a line for each argument and fact."""
+    by = f" by {printable(permission.by)}" if permission.by else ""
+    from_, at = (
+        f" {word} {printable(value)}" if value else ""
+        for word, value in (("from", permission.source), ("at", permission.endpoint))
+    )
+    lines = [f"{permission.id}  {printable(permission.tool)}{from_}{at}  always allowed{by}"]
+    origin = {"role": permission.role, "agent": permission.agent, "rule": permission.rule}
+    if parts := [f"{name} {printable(value)}" for name, value in origin.items() if value]:
+        lines.append(f"  {', '.join(parts)}")
+    criteria = [*permission.arguments.items(), *((f"really {name}", each) for name, each in permission.facts.items())]
+    lines += [f"  {printable(name)}: {printable(_render_criterion(each))}" for name, each in criteria]
+    return "\n".join([*lines, "  and no other arguments"])
+
+
+def _render_criterion(criterion: Criterion) -> str:
+    if "is" in criterion:
+        return json.dumps(criterion["is"], ensure_ascii=False)
+    if "below" in criterion:
+        return f"a path below {criterion['below']}"
+    return "any value, or none" if "any" in criterion else "the same value as in that call, which is not written out"
 
 
 def parse_answer(line: str, request: ApprovalRequest) -> Answer | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +85,18 @@ def approve(
         str | None,
         typer.Option("--arguments", metavar="JSON", help="Run with these arguments instead; the model is informed."),
     ] = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Also write a standing permission, which is shown first: calls like this one run.")
+    ] = False,
+    below: Annotated[
+        list[str] | None,
+        typer.Option("--below", metavar="NAME=FOLDER", help="With --always: any path below the folder. Can be repeated."),
+    ] = None,
+    any_: Annotated[
+        list[str] | None,
+        typer.Option("--any", metavar="NAME", help="With --always: any value of this argument. Can be repeated."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --always: do not ask before the permission is written.")] = False,
     reason: _Reason = "",
     by: _By = None,
     server: Server = SERVER,
@@ -99,6 +112,8 @@ def approve(
       patchbay approvals approve 3f0c9a1b2d4e --session
 
       patchbay approvals approve 3f0c9a1b2d4e --arguments '{"path": "/tmp/a"}'
+
+      patchbay approvals approve 3f0c9a1b2d4e --always --below path=/srv/data
     """  # fmt: skip
     try:
         edited = None if arguments is None else json.loads(arguments)
@@ -106,8 +121,35 @@ def approve(
         raise typer.BadParameter(f"invalid JSON: {error}", param_hint="--arguments") from None
     if arguments is not None and not isinstance(edited, dict):  # null would approve the call unchanged
         raise typer.BadParameter("not a JSON object", param_hint="--arguments")
-    verdict: Verdict = "approve_session" if session else "approve"
-    _decide(request_id, verdict, reason, by, server, token_file, as_json=as_json, arguments=edited)
+    if (below or any_ or yes) and not always:
+        raise typer.BadParameter("is for --always", param_hint="--below, --any, --yes")
+    if always and (session or arguments is not None):
+        raise typer.BadParameter("use it without --session and --arguments", param_hint="--always")
+    criteria: dict[str, dict[str, Any]] = {
+        name: {"below": folder} for name, _, folder in (each.partition("=") for each in below or ())
+    }
+    criteria |= {name: {"any": True} for name in any_ or ()}
+    permission = _permission(request_id, criteria, server, token_file, yes=yes) if always else None
+    verdict: Verdict = "approve_session" if session else "approve_always" if always else "approve"
+    _decide(request_id, verdict, reason, by, server, token_file, as_json=as_json, arguments=edited, permission=permission)
+
+
+def _permission(request_id: str, criteria: dict[str, Any], server: str, token_file: Path | None, *, yes: bool) -> dict[str, Any]:
+    """Show the permission and let the person confirm it; return its criteria."""
+    from patchbay.approvals.terminal import render_permission
+
+    narrowest = _client(server, token_file).narrowest(request_id)
+    parts = {"arguments": narrowest.arguments, "facts": narrowest.facts}
+    if unknown := criteria.keys() - {name for part in parts.values() for name in part}:
+        raise typer.BadParameter(f"the call has no {', '.join(sorted(unknown))}", param_hint="--below, --any")
+    chosen = {part: {name: criteria[name] for name in known if name in criteria} for part, known in parts.items()}
+    shown = replace(narrowest, **{part: {**known, **chosen[part]} for part, known in parts.items()})  # type: ignore[arg-type]
+    print(render_permission(shown), file=sys.stderr)
+    if not yes:
+        print("Write this permission? [y/N]: ", end="", file=sys.stderr, flush=True)  # standard output has the result alone
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise typer.Abort
+    return chosen
 
 
 @approvals.command(context_settings=CONTEXT)
@@ -144,20 +186,39 @@ def sessions(server: Server = SERVER, token_file: TokenFile = None, as_json: Jso
 
 
 @approvals.command(context_settings=CONTEXT)
+def permissions(server: Server = SERVER, token_file: TokenFile = None, as_json: Json = False) -> None:
+    """List standing permissions: the calls that run without a question, and who allowed them."""
+    from patchbay.approvals.terminal import render_permission
+
+    found = _client(server, token_file).permissions()
+    if as_json:
+        print_json([each.as_json() for each in found])
+        return
+    for each in found:
+        print(render_permission(each))
+    if not found:
+        print("No standing permissions.", file=sys.stderr)
+
+
+@approvals.command(context_settings=CONTEXT)
 def revoke(request_id: _Id, server: Server = SERVER, token_file: TokenFile = None, as_json: Json = False) -> None:
-    """Revoke a session approval.
+    """Revoke a session approval or a standing permission.
 
     [bold]Example[/bold]
 
       patchbay approvals revoke 3f0c9a1b2d4e
     """  # fmt: skip
-    from patchbay.approvals.terminal import render_revoked
+    from patchbay.approvals.terminal import render_permission, render_revoked
+    from patchbay.cli.approvals_client import UnknownRequestError
 
-    revoked = _client(server, token_file).revoke(request_id)
-    if as_json:
-        print_json(revoked.as_json())
+    client = _client(server, token_file)
+    try:
+        permission = client.revoke_permission(request_id)
+    except UnknownRequestError:
+        grant = client.revoke(request_id)
+        print_json(grant.as_json()) if as_json else print(render_revoked(grant))
     else:
-        print(render_revoked(revoked))
+        print_json(permission.as_json()) if as_json else print(f"{render_permission(permission)}\n  taken back")
 
 
 @approvals.command(context_settings=CONTEXT)
@@ -195,11 +256,13 @@ def _decide(
     *,
     as_json: bool,
     arguments: Any = None,
+    permission: Any = None,
 ) -> None:
     from patchbay.approvals.terminal import render_outcome
 
     client = _client(server, token_file)
-    decided = client.decide(client.get(request_id), verdict, reason=reason, by=_user(by), arguments=arguments)
+    request = client.get(request_id)
+    decided = client.decide(request, verdict, reason=reason, by=_user(by), arguments=arguments, permission=permission)
     if as_json:
         print_json(decided.as_json())
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from patchbay._text import printable
-from patchbay.approvals import ApprovalRequest, SessionGrant, State, Verdict
+from patchbay.approvals import ApprovalRequest, Permission, SessionGrant, State, Verdict
 from patchbay.approvals.terminal import LineBuffer, discard_input, parse_answer, render, render_outcome, render_question
 from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailableError
 from patchbay.errors import ApprovalNotFoundError
@@ -57,16 +57,28 @@ class ApprovalsClient:
         return self._find("/api/approvals", request_id, ApprovalRequest.from_json, key="approval")
 
     def decide(
-        self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str, arguments: Any = None
+        self, request: ApprovalRequest, verdict: Verdict, *, reason: str, by: str, arguments: Any = None, permission: Any = None
     ) -> ApprovalRequest:
         """Decide a request if it is unchanged, and return its new state. Raises as ``get``."""
         body: dict[str, Any] = {"decision": verdict, "reason": reason, "by": by, "digest": request.digest}
-        body |= {} if arguments is None else {"arguments": arguments}
+        body |= {name: each for name, each in (("arguments", arguments), ("permission", permission)) if each is not None}
         return self._find("/api/approvals", request.id, ApprovalRequest.from_json, key="approval", body=body)
 
     def sessions(self) -> list[SessionGrant]:
         """Return active session approvals. Raises Server...Error."""
         return [_parse(SessionGrant.from_json, each) for each in self._list("/api/approvals/sessions", "sessions")]
+
+    def narrowest(self, request_id: str) -> Permission:
+        """Return the narrowest standing permission for a request. Raises as ``get``."""
+        return self._find("/api/approvals", request_id, Permission.from_json, key="permission", below="/permission")
+
+    def permissions(self) -> list[Permission]:
+        """Return the standing permissions. Raises Server...Error."""
+        return [_parse(Permission.from_json, each) for each in self._list("/api/approvals/permissions", "permissions")]
+
+    def revoke_permission(self, permission_id: str) -> Permission:
+        """Revoke a standing permission. Raises UnknownRequestError, Server...Error."""
+        return self._find("/api/approvals/permissions", permission_id, Permission.from_json, key="revoked", method="DELETE")
 
     def revoke(self, request_id: str) -> SessionGrant:
         """Revoke a session approval. Raises UnknownRequestError, Server...Error."""
@@ -79,10 +91,10 @@ class ApprovalsClient:
             raise ServerUnavailableError(f"{self.url} is not a Patchbay server.")
         return found
 
-    def _find(self, path: str, request_id: str, read: Callable[[Any], T], *, key: str, **options: Any) -> T:
+    def _find(self, path: str, request_id: str, read: Callable[[Any], T], *, key: str, below: str = "", **options: Any) -> T:
         """Send a request about a request or a grant, and return it. Raises UnknownRequestError, Server...Error."""
         try:
-            found = self._server.read(f"{path}/{urllib.parse.quote(request_id, safe='')}", missing=_MISSING, **options)
+            found = self._server.read(f"{path}/{urllib.parse.quote(request_id, safe='')}{below}", missing=_MISSING, **options)
         except ServerRefusedError as error:
             if error.server_code == ApprovalNotFoundError.code:
                 raise UnknownRequestError(str(error), is_transient=False, server_code=error.server_code) from None

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from patchbay._redaction import Redactor
-from patchbay.approvals import ApprovalRequest, ApprovalService
+from patchbay.approvals import ApprovalRequest, ApprovalService, Permission
+from patchbay.approvals.permissions import make_permission, steps_of
 from patchbay.approvals.service import MAX_BY, MAX_REASON
 from patchbay.audit import AuditEntry, AuditLog, AuditQuery
 from patchbay.audit.entries import MAX_PAGE
@@ -182,13 +184,18 @@ class DecisionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    decision: Literal["approve", "deny", "approve_session"] = Field(
-        description="`approve_session` is for other calls of the session too, as `session` of the request says."
+    decision: Literal["approve", "deny", "approve_session", "approve_always"] = Field(
+        description="`approve_session` is for other calls of the session too, as `session` of the request says; `approve_always` "
+        "writes a standing permission."
     )
     reason: str = Field("", max_length=MAX_REASON, description="The reason, which the model gets.")
     by: str = Field("", max_length=MAX_BY, description="Who, for the record.")
     arguments: dict[str, Any] | None = Field(
         None, description="Other arguments to approve the call with. They must fit `parameters`; what runs has them."
+    )
+    permission: dict[str, dict[str, dict[str, Any]]] | None = Field(
+        None,
+        description="With `approve_always`: steps of GET /api/approvals/{id}/permission. What it leaves out is the narrowest.",
     )
     digest: str = Field("", max_length=100, description="The digest of the reviewed request: refused if it is another call's.")
 
@@ -233,6 +240,27 @@ class SessionApprovalList(_ApprovalBody):
     """The session approvals in force."""
 
     sessions: list[GrantModel]
+
+
+class PermissionList(_ApprovalBody):
+    """The standing permissions. Without a database they end with the server (`outlives_server`)."""
+
+    permissions: list[Permission]
+    outlives_server: bool
+
+
+class PermissionProposal(_ApprovalBody):
+    """The narrowest permission for a request, and the wider criteria for each argument and fact, step by step."""
+
+    permission: Permission
+    steps: dict[str, dict[str, list[dict[str, Any]]]]
+    outlives_server: bool
+
+
+class RevokedPermission(_ApprovalBody):
+    """A standing permission that was revoked."""
+
+    revoked: Permission
 
 
 class RevokedApproval(_ApprovalBody):
@@ -296,6 +324,31 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
     async def revoke(request_id: str) -> Response:
         return _json_response({"ok": True, "revoked": (await service.revoke(request_id)).as_json()})
 
+    @router.get("/permissions", response_model=PermissionList, summary="List the standing permissions")
+    async def list_permissions() -> Response:
+        found = [each.as_json() for each in await service.permissions()]
+        return _json_response({"ok": True, "permissions": found, "outlives_server": service.store.is_shared})
+
+    @router.delete(
+        "/permissions/{permission_id}", response_model=RevokedPermission, responses=_ONE, summary="Revoke a standing permission"
+    )
+    async def revoke_permission(permission_id: str) -> Response:
+        return _json_response({"ok": True, "revoked": (await service.revoke_permission(permission_id)).as_json()})
+
+    never: dict[int | str, dict[str, Any]] = {409: {"model": ApprovalFailure, "description": "It cannot be allowed for good."}}
+
+    @router.get(
+        "/{request_id}/permission",
+        response_model=PermissionProposal,
+        responses={**_ONE, **never},
+        summary="The standing permissions that a request can be approved with",
+    )
+    async def propose(request_id: str) -> Response:
+        request = await service.get(request_id)
+        narrowest = make_permission(request, by="", now=time.time()).as_json()
+        proposal = {"permission": narrowest, "steps": steps_of(request), "outlives_server": service.store.is_shared}
+        return _json_response({"ok": True, **proposal})
+
     @router.get("/{request_id}", response_model=ApprovalDetail, responses=_ONE, summary="One request, with all of its arguments")
     async def get_approval(request_id: str) -> Response:
         return _json_response({"ok": True, "approval": (await service.get(request_id)).as_json(whole=True)})
@@ -304,7 +357,13 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
     async def decide(request_id: str, body: DecisionBody) -> Response:
         try:
             decided = await service.decide(
-                request_id, body.decision, reason=body.reason, by=body.by, digest=body.digest, arguments=body.arguments
+                request_id,
+                body.decision,
+                reason=body.reason,
+                by=body.by,
+                digest=body.digest,
+                arguments=body.arguments,
+                permission=body.permission,
             )
         except ApprovalConflictError as error:
             return _error_response(error, approval=await _find_request(service, request_id))
