@@ -69,6 +69,9 @@ function Page() {
 
 function Bar() {
   const known = info.value;
+  const shown = current.value?.path;
+  // On a small screen the pages' names are scrolled.
+  useEffect(() => document.querySelector(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [shown]);
   const states = { live: "Live", connecting: "Connecting", lost: "Connection lost, reconnecting" };
   return (
     <header class="bar">

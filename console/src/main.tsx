@@ -1,8 +1,10 @@
+import "uplot/dist/uPlot.min.css";
 import "../styles/tokens.css";
 import "../styles/console.css";
 import "../styles/turns.css";
 import "../styles/approvals.css";
 import "../styles/tools.css";
+import "../styles/models.css";
 import { render } from "preact";
 import { App } from "./app";
 

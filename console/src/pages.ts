@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 import { APPROVALS } from "./approvals/page";
+import { MODELS } from "./models/page";
 import { TOOLS } from "./tools/page";
 import { TURNS } from "./turns/page";
 
@@ -22,4 +23,4 @@ export interface ConsolePage {
   close?(): void;
 }
 
-export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS, TOOLS];
+export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS, TOOLS, MODELS];

@@ -91,9 +91,11 @@ def create_app(
         return GovernedProxy(settings, _options(options, text_options), governance)
     from patchbay.models.capabilities import Capabilities
     from patchbay.models.exchange import Exchange
+    from patchbay.server.models_view import LearntModels
 
     capabilities, text = Capabilities(), _options(options, text_options)
-    return ProxyApp(settings, lambda body, encoder=None: Exchange(body, text, capabilities, encoder))
+    learnt = LearntModels(capabilities, text)
+    return ProxyApp(settings, lambda body, encoder=None: Exchange(body, text, capabilities, encoder), learnt=learnt)
 
 
 def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions:

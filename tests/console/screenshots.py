@@ -10,6 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from console.browser import BOUND, open_page, running_browser, why_no_chromium
+from console.history import remember_a_day
 from console.travel import running_agency
 from console.waiting import Desk, running_desk
 
@@ -22,11 +23,16 @@ def main() -> int:
         sys.exit(reason)
     expect.set_options(timeout=BOUND)
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, running_agency(Path(folder)) as (agency, turn), running_browser() as browser:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_agency(Path(folder), prepare=remember_a_day) as (agency, turn),
+        running_browser() as browser,
+    ):
         for name, path, theme, width, height in (
             ("turns", "/turns", "light", 1200, 680),
             ("turn", f"/turns/{turn}", "dark", 1200, 720),
             ("resend", f"/turns/{turn}?edit=a0", "light", 1200, 800),
+            ("models", "/models?window=day&model=qwen3-8b-instruct", "dark", 1200, 760),
         ):
             with open_page(browser, f"{agency.origin}/console{path}", theme=theme, width=width, height=height) as page:
                 expect(page.get_by_role("status")).to_have_text("Live")
@@ -38,6 +44,9 @@ def main() -> int:
                     page.get_by_role("button", name="Send").click()
                     approval.join()
                     expect(page.get_by_role("button", name="Open this turn")).to_be_visible()
+                if name == "models":
+                    page.get_by_role("button", name="Examine").click()
+                    expect(page.get_by_text("findings,")).to_be_visible()
                 _take(page, name)
     with tempfile.TemporaryDirectory() as folder, running_desk(Path(folder)) as desk, running_browser() as browser:
         _fill(desk)

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from patchbay.models.options import TextOptions
-from patchbay.server.app import create_tools_app
+from patchbay.server.app import ToolsApp, create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ChatSettings
 from patchbay.testing import ScriptedUpstream, Text
@@ -168,8 +168,13 @@ class Agency:
 
 
 @contextlib.contextmanager
-def running_agency(folder: Path, *, earlier: int = 3) -> Iterator[tuple[Agency, str]]:
-    """Run the agency with ``earlier`` times the other turns, and one that runs. Yields it, and the id of the turn of QUESTION."""
+def running_agency(
+    folder: Path, *, earlier: int = 3, prepare: Callable[[ToolsApp], object] = lambda app: None
+) -> Iterator[tuple[Agency, str]]:
+    """Run the agency with ``earlier`` times the other turns, and one that runs. Yields it, and the id of the turn of QUESTION.
+
+    ``prepare`` gets the application before it serves.
+    """
     policy = folder / "patchbay.toml"
     policy.write_text(POLICY)
     with ScriptedUpstream(answer, model="qwen3-8b-instruct") as upstream:
@@ -181,6 +186,7 @@ def running_agency(folder: Path, *, earlier: int = 3) -> Iterator[tuple[Agency, 
         )
         for function in (search_flights, get_weather, hold_seat):
             app.managers["travel"].register_tool(function)
+        prepare(app)
         with serving(app) as port:
             agency = Agency(port)
             for _ in range(earlier):

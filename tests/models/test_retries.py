@@ -131,7 +131,7 @@ def test_an_option_that_cannot_work_is_refused_when_it_is_set(options: dict[str,
 
 def test_native_model_stays_native_after_one_refused_tool_choice() -> None:
     memory = Capabilities()
-    memory.of("m").learn_mode("native")
+    memory.of("m").learn_mode("native", "it called a tool by itself")
     exchange = make(memory, options=TextOptions(), tool_choice="required")
     assert exchange.on_upstream_error(400, "tool_choice 'required' is not supported: tool_choice is not supported")
     assert "get_weather" == ask(exchange, CALL)["choices"][0]["message"]["tool_calls"][0]["function"]["name"]

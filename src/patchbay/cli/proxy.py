@@ -32,6 +32,7 @@ from patchbay.cli.options import (
 from patchbay.cli.serving import (
     MEMORY,
     NONE,
+    examination_of,
     is_loopback,
     make_governance,
     mcp_servers,
@@ -202,6 +203,7 @@ def prepare(
         app = create_app(**given, options=text, governance=governance)
         show_requests(app, options)
         app.no_events = no_events
+        app.examine = examination_of(settings)
         return app
 
     app = make_app(0)  # errors are reported before anything runs

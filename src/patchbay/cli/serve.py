@@ -175,7 +175,15 @@ def serve(
       MAIN_SERVER_PORT=9000 patchbay serve --token-file token --strict-arguments
     """  # fmt: skip
     from patchbay.cli.request_lines import show_requests
-    from patchbay.cli.serving import MEMORY, is_loopback, make_governance, mcp_servers, monitor_commands, text_options
+    from patchbay.cli.serving import (
+        MEMORY,
+        examination_of,
+        is_loopback,
+        make_governance,
+        mcp_servers,
+        monitor_commands,
+        text_options,
+    )
     from patchbay.doctor.model_servers import warning_of_upstream
     from patchbay.mcp.pins import Pins
     from patchbay.registrations import RegistrationStore
@@ -231,6 +239,8 @@ def serve(
             app.restarts["plugin"] = served_plugins.restarts
         if app.proxy is not None:
             show_requests(app.proxy, options)
+            if proxied is not None:
+                app.proxy.examine = examination_of(proxied)
 
         def announce(url: str) -> None:
             _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)

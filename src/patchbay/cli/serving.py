@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import ipaddress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from patchbay.doctor import Finding
     from patchbay.formats.spec import Format
     from patchbay.mcp.config import McpServer
     from patchbay.models.options import TextOptions
+    from patchbay.server.doctor_api import Examine
     from patchbay.server.governance import Governance
+    from patchbay.server.settings import ProxySettings
 
 NONE = "none"
 MEMORY = "memory"
 _IN_MEMORY = "sqlite://"
 _DAY = 24 * 3600.0
+_EXAMINATION = 300.0
 
 
 def monitor_commands(url: str, governance: Governance | None, *, needs_token: bool) -> str:
@@ -92,6 +100,18 @@ def mcp_servers(file: Path | None, config: Path | None) -> tuple[McpServer, ...]
     if file is None and (found := default_file()).is_file():
         files.insert(0, found)
     return unique(server for each in files for server in read_servers(each))
+
+
+def examination_of(settings: ProxySettings) -> Examine:
+    """Return what examines the upstream of a server for its console, as ``patchbay doctor`` does, in five minutes at most."""
+
+    async def examine(model: str, *, begins: Callable[[str], object]) -> AsyncGenerator[Finding, None]:
+        doctor = await asyncio.to_thread(importlib.import_module, "patchbay.doctor.examination")  # its imports take long
+        async with aclosing(doctor.examine(settings, model, limit=_EXAMINATION, begins=begins)) as findings:
+            async for finding in findings:
+                yield finding
+
+    return examine
 
 
 def reject_itself(upstream: str, host: str, port: int) -> None:

@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -171,6 +171,8 @@ class ModelCapabilities:
         self._open_answers = 0
         self._unopened = 0
         self.mode: Literal["native", "text"] | None = None
+        self.why = ""
+        """What has shown the mode."""
         self.accepts = Accepted()
         self.refused: set[str] = set()
         """Names of parameters and message fields."""
@@ -179,10 +181,10 @@ class ModelCapabilities:
         self.all_reasoning = False
         """Each assistant message must carry its reasoning."""
 
-    def learn_mode(self, mode: Literal["native", "text"]) -> None:
-        """Record how the model takes tools."""
+    def learn_mode(self, mode: Literal["native", "text"], why: str) -> None:
+        """Record how the model takes tools, and what has shown it."""
         if self.mode != mode:
-            self.mode = mode
+            self.mode, self.why = mode, why
             self._log(_MODES[mode])
 
     def learn(self, changes: Mapping[str, Any]) -> None:
@@ -191,6 +193,19 @@ class ModelCapabilities:
         for name, value in changes.items():
             if value != getattr(before, name) and (words := self.accepts.describe(name)):
                 self._log(words)
+
+    @property
+    def open_answers(self) -> int:
+        """How many answers without a call have decided nothing."""
+        return self._open_answers
+
+    @property
+    def limits(self) -> list[str]:
+        """What its server does not take, in words."""
+        accepts = self.accepts
+        words = [accepts.describe(each.name) for each in fields(accepts) if getattr(accepts, each.name) != each.default]
+        refused = [f"refuses {', '.join(sorted(self.refused))}: left out from now on"] if self.refused else []
+        return [*(word for word in words if word), *refused]
 
     @property
     def probe_due(self) -> bool:
@@ -268,6 +283,11 @@ class Capabilities:
             self._mode = "native" if takes_tools else "text"
         self.server = ServerFacts(backend_of(description), "</think>" in template if isinstance(template, str) else None)
 
+    @property
+    def models(self) -> list[tuple[Any, ModelCapabilities]]:
+        """The models that were asked for, the last one at the end."""
+        return list(self._models.items())
+
     def of(self, model: Any) -> ModelCapabilities:
         """Return the capabilities of a model."""
         known = self._models.get(model)
@@ -279,7 +299,7 @@ class Capabilities:
         else:
             self._models.move_to_end(model)
         if known.mode is None and self._mode is not None:
-            known.learn_mode(self._mode)
+            known.learn_mode(self._mode, f"llama.cpp says that its template has {'' if self._mode == 'native' else 'no '}tools")
         return known
 
 

@@ -401,7 +401,8 @@ class Exchange(Generic[Out]):
             return
         self._is_learning = False
         if called:
-            self._known.learn_mode(self._builder.kind)
+            ways = {"native": "it called a tool by itself", "text": "it wrote a call once its tools were in the prompt"}
+            self._known.learn_mode(self._builder.kind, ways[self._builder.kind])
         else:
             self._known.count_open_answer()
 
@@ -448,7 +449,8 @@ class Exchange(Generic[Out]):
         tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
         had_tools = self._client_request.had_tools(tokens) if isinstance(tokens, int) else None
         if had_tools is not None:
-            self._known.learn_mode("native" if had_tools else "text")
+            why = f"the tokens of the prompt show that the server {'passed the tools on' if had_tools else 'dropped the tools'}"
+            self._known.learn_mode("native" if had_tools else "text", why)
             self._is_learning = False
             self._attempt.purpose = Purpose.ANSWER
         return not had_tools

@@ -201,7 +201,7 @@ class UpstreamRequestBuilder:
     def learn(self) -> None:
         """Record what the accepted request shows of the model's capabilities."""
         if self._tools_refused:
-            self._known.learn_mode("text")
+            self._known.learn_mode("text", "the server refused a request with tools")
             self._tools_refused = False
         if self._learnt:
             self._known.learn(self._learnt)

@@ -28,6 +28,7 @@ from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
 from patchbay.server.console_sessions import ConsoleSessions
+from patchbay.server.doctor_api import make_doctor_router
 from patchbay.server.event_stream import EventStream
 from patchbay.server.governance import Governance
 from patchbay.server.http import TO_CONSOLE, Receive, ResponseWriter, Send, is_model_api, own_path, wants_page
@@ -43,7 +44,8 @@ from patchbay.server.routing import handle_errors
 from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.server.tools_api import ToolViews, make_tools_router
 from patchbay.server.turns import TurnStore
-from patchbay.server.usage_api import make_usage_router
+from patchbay.server.usage import UsageCounters
+from patchbay.server.usage_api import make_models_router, make_usage_router
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 
@@ -57,7 +59,7 @@ if TYPE_CHECKING:  # not needed by a server without live sessions
 _NO_UPSTREAM: Final = "http://upstream.invalid/v1"
 """In the settings of a server whose only models are agents."""
 
-_ADMIN_PARTS: Final = ("approvals", "events", "audit", "media", "turns", "usage", "console")
+_ADMIN_PARTS: Final = ("approvals", "events", "audit", "media", "turns", "usage", "models", "doctor", "console")
 _ADMIN_PATHS: Final = (CONSOLE_PATH, METRICS_PATH, *(f"/api/{part}" for part in _ADMIN_PARTS))
 
 
@@ -146,6 +148,7 @@ class ToolsApp:
         sources = MetricSources(turns, self.governance.events, self.governance, archive, self.restarts)
         tools = ToolViews(turns, registry=self.registry, mcp=self.mcp_host, upstream=address)
         _add_console_routes(self.api, facts, self._console, sources, tools)
+        _add_model_routes(self.api, self._proxy, turns.usage, needs_token=token is not None)
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -433,12 +436,20 @@ def _add_console_routes(
     api.include_router(make_metrics_router(sources, needs_token=needs_token))
 
 
+def _add_model_routes(api: FastAPI, proxy: ProxyApp | None, usage: UsageCounters, *, needs_token: bool) -> None:
+    """Add the routes of what is known of the models, and of the examinations of their server."""
+    api.include_router(make_models_router(usage, proxy.learnt if proxy is not None else None, needs_token=needs_token))
+    if proxy is not None:
+        api.include_router(make_doctor_router(proxy, needs_token=needs_token))
+
+
 def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings, sources: MetricSources) -> AccessMiddleware:
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
     approvals = sources.governance.approvals if sources.governance is not None else None
     facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, approvals=approvals)
     _add_console_routes(api, facts, proxy.console_sessions, sources, ToolViews(proxy.turns))
+    _add_model_routes(api, proxy, proxy.turns.usage, needs_token=facts.token is not None)
     handle_errors(api)
 
     async def serve(scope: Any, receive: Receive, send: Send) -> None:

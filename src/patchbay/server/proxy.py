@@ -71,6 +71,8 @@ from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
     from patchbay.server.app import ProxyAdmin
     from patchbay.server.chat.handler import ToolChat
+    from patchbay.server.doctor_api import Examine
+    from patchbay.server.models_view import LearntModels
     from patchbay.server.responses_socket import ResponsesSockets
     from patchbay.server.turn_archive import TurnArchive
 
@@ -108,7 +110,7 @@ async def forward_other_path(request: ProxyRequest, tail: str) -> None:
 HEALTH_PATHS = ("/", "/health", "/health/")
 """The paths that need no key."""
 
-_ADMIN_PATHS = ("/api/events", "/api/turns", "/api/usage", METRICS_PATH, CONSOLE_API, CONSOLE_PATH)
+_ADMIN_PATHS = ("/api/events", "/api/turns", "/api/usage", "/api/models", "/api/doctor", METRICS_PATH, CONSOLE_API, CONSOLE_PATH)
 _ADMIN_STARTS = ("/api/", METRICS_PATH, CONSOLE_PATH)
 _logger = logging.getLogger("patchbay.proxy")
 _PASSED_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -153,12 +155,14 @@ class ProxyApp:
         make_exchange: Callable[..., Exchange[bytes]],
         *,
         tools: ToolChat | None = None,
+        learnt: LearntModels | None = None,
         has_upstream: bool = True,
         own_models: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
         self._tools = tools
+        self.learnt = tools.learnt if tools is not None else learnt
         self._upstream = Upstream(settings) if has_upstream else NoUpstream(settings)
         secrets = [key for key in (settings.upstream_key, settings.api_key) if key is not None]
         secrets += secret_values(settings.upstream_headers)
@@ -183,6 +187,10 @@ class ProxyApp:
         """Why there are no event stream and no console."""
         self.console_sessions = ConsoleSessions()
         self._has_console = all(find_tail(each, settings.base_path) is None for each in _ADMIN_PATHS)
+        self.examine: Examine | None = None
+        """Examines the upstream for the console; None where this server cannot."""
+        self.examination: asyncio.Task[None] | None = None
+        """What runs of it, or ran last."""
         self._admin: ProxyAdmin | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -234,6 +242,8 @@ class ProxyApp:
 
     def stopping(self) -> None:
         """Prepare for shutdown, before the server waits for running requests."""
+        if self.examination is not None:
+            self.examination.cancel()
         if self._sockets is not None:
             self._sockets.stopping()
         if self._admin is not None:
@@ -241,6 +251,9 @@ class ProxyApp:
 
     async def aclose(self) -> None:
         """Stop responses in the background, close the connections to the upstream, and flush the request log."""
+        if self.examination is not None and not self.examination.get_loop().is_closed():
+            self.examination.cancel()
+            await asyncio.wait([self.examination])
         await self._frontends.close()
         await self._upstream.close()
         if self.turn_archive is not None:

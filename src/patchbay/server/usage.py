@@ -252,6 +252,10 @@ class UsageCounters:
             oldest = self._past.popleft()
             self._rows -= len(oldest.models) + len(oldest.tools)
 
+    def label_of(self, model: str) -> str:
+        """Return the name under which a model is counted."""
+        return self._models.label(model, self._redact)
+
     @property
     def requests(self) -> dict[RequestKey, Tally]:
         """The requests since the start."""

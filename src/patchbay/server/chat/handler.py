@@ -25,6 +25,7 @@ from patchbay.server.chat.turn import RoleTools, ToolChatTurn
 from patchbay.server.errors import NoUpstreamError, encoded_error_body, error_headers
 from patchbay.server.governance import Governance
 from patchbay.server.http import Receive, ResponseWriter, Send, is_token
+from patchbay.server.models_view import LearntModels
 from patchbay.server.settings import ChatSettings
 from patchbay.tools.registry import ToolRegistry
 from patchbay.tools.registry.registration import Snapshot
@@ -101,6 +102,8 @@ class ToolChat:
         agents: ServedAgents | None = None,
     ) -> None:
         capabilities = Capabilities()
+        self.learnt = LearntModels(capabilities, chat.options)
+        """What is known of the upstream's models."""
         keeping = replace(chat.options, unknown_tools="keep")
         self._backend = ModelBackend(
             lambda body, encoder=None: Exchange(body, chat.options, capabilities, encoder),
