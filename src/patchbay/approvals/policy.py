@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from patchbay._config import Table, read_config, wrong
 from patchbay.approvals.conditions import Condition, Results, both, read_conditions
+from patchbay.approvals.notify import NotifySettings, read_notify
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookPolicy, ToolRequest
 from patchbay.tools.tool import normalized_annotations
@@ -150,13 +151,15 @@ class Rule:
 class ApprovalPolicy:
     """Ordered rules, and ``otherwise`` for calls that no rule matches.
 
-    ``respond_approval`` and ``protected`` override those of a HookPolicy. Raises ConfigurationError.
+    ``respond_approval`` and ``protected`` override those of a HookPolicy. ``notify`` is where a note goes for each request that
+    begins to wait. Raises ConfigurationError.
     """
 
     rules: Sequence[Rule] = ()
     otherwise: Rule = field(default_factory=lambda: Rule(name="default", outcome="allow"))
     respond_approval: str | None = None
     protected: frozenset[str] = frozenset()
+    notify: NotifySettings | None = field(default=None, compare=False)
 
     def rule_for(self, call: ToolRequest) -> Rule:
         """Return the first rule that matches for certain, or the strictest of it and the uncertain matches before it."""
@@ -254,6 +257,7 @@ def parse_policy(config: Any) -> ApprovalPolicy:
         otherwise=Rule(name="default", outcome=table.one_of("default", get_args(Outcome), "allow"), **shared),
         respond_approval=respond,
         protected=frozenset(table.texts("protected") or ()),
+        notify=read_notify(table),
     )
     _check_keys(table)
     return policy

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final, Protocol, get_args
 
+from patchbay.approvals.notify import Notifier
 from patchbay.approvals.permissions import Permission, make_permission
 from patchbay.approvals.policy import ApprovalPolicy, Rule, role_of
 from patchbay.approvals.request import (
@@ -104,6 +105,7 @@ class ApprovalService:
         self._opening = asyncio.Lock()
         self._watchers: set[asyncio.Queue[ApprovalRequest | None]] = set()
         self._withdrawing: set[asyncio.Task[None]] = set()
+        self._notifier = Notifier()
         self._leaving = False
 
     def mount(self, hooks: HookManager, name: str = "approvals") -> None:
@@ -142,6 +144,7 @@ class ApprovalService:
     async def aclose(self) -> None:
         """Deny the waiting calls, leave their requests pending, and close the store if it is its own."""
         self.leave()
+        await self._notifier.aclose()
         await self._waiting.aclose()
         if self._withdrawing:
             await asyncio.wait(self._withdrawing)
@@ -327,6 +330,8 @@ class ApprovalService:
                 if request.state is State.PENDING:
                     self._publish(request)
                     self._emit_requested(call, request)
+                    if (notify := self.policy.notify) is not None:
+                        self._notifier.put(notify, request)
                     announced = True
                     found = await self._wait(request)
                     self._emit_decided(call, found)
