@@ -45,6 +45,7 @@ def create_app(
     keep_content: bool = False,
     options: TextOptions | None = None,
     governance: Governance | None = None,
+    max_identical_client_calls: int = 0,
     **text_options: Any,
 ) -> ProxyApp:
     """Return the proxy before ``upstream`` (a base URL such as ``http://127.0.0.1:11434/v1``) as an ASGI application.
@@ -62,6 +63,9 @@ def create_app(
     With ``governance`` (``patchbay.server.Governance``) its hooks see chat completions, and ``/api/approvals``, ``/api/events``,
     ``/api/audit`` and ``/api/media`` are served to programs of this machine. Where a hook checks requests to models, those that
     it does not see are refused, unless ``allow_unguarded``.
+
+    A call of a client's tool that gave the same result ``max_identical_client_calls`` times in a turn is answered here from then
+    on (0: never).
 
     Raises ConfigurationError. Where no lifespan reaches the application, close it with ``await app.aclose()``.
     """
@@ -85,10 +89,16 @@ def create_app(
         keep_turns=keep_turns,
         keep_content=keep_content,
     )
-    if governance is not None:
+    if governance is not None or max_identical_client_calls:
         from patchbay.server.app import GovernedProxy  # imports a web framework
+        from patchbay.server.governance import Governance
 
-        return GovernedProxy(settings, _options(options, text_options), governance)
+        return GovernedProxy(
+            settings,
+            _options(options, text_options),
+            governance or Governance(),
+            max_identical_client_calls=max_identical_client_calls,
+        )
     from patchbay.models.capabilities import Capabilities
     from patchbay.models.exchange import Exchange
     from patchbay.server.models_view import LearntModels

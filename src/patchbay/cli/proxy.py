@@ -43,7 +43,7 @@ from patchbay.cli.serving import (
 from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
-from patchbay.server.settings import ProxySettings, ServeOptions, ToolsSettings
+from patchbay.server.settings import ChatSettings, ProxySettings, ServeOptions, ToolsSettings
 
 if TYPE_CHECKING:
     from patchbay.server.governance import Governance
@@ -70,6 +70,7 @@ PROXY_FLAGS = (
         "keep_content",
     ),
     ("Tools and text", TextOptions),
+    ("Tools and text", ChatSettings, "max_identical_client_calls"),
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
     ("Log", ServeOptions, "log_format", "otel", "otel_content"),
     ("Log", ProxySettings, "log_file", "max_log_size"),
@@ -200,7 +201,8 @@ def prepare(
         given = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "connect_timeout"}
         if settings.log_file is not None:
             given["log_file"] = worker_file(settings.log_file, worker)
-        app = create_app(**given, options=text, governance=governance)
+        repeats = values["max_identical_client_calls"]
+        app = create_app(**given, options=text, governance=governance, max_identical_client_calls=repeats)
         show_requests(app, options)
         app.no_events = no_events
         app.examine = examination_of(settings)

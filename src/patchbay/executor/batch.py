@@ -18,6 +18,7 @@ from patchbay.errors import (
     CallBudgetError,
     HookAbortError,
     IncompleteCallError,
+    RepeatedCallError,
     RunTimeoutError,
     ToolArgumentsError,
     ToolTimeoutError,
@@ -221,6 +222,8 @@ class Batch:
             error = CallBudgetError(tool_call.name[:NAME_SHOWN], limit=run.budget.max_calls or 0)
         elif isinstance(call, IncompleteCall):
             error = IncompleteCallError(tool_call.name[:NAME_SHOWN])
+        elif times := run.refused.get(tool_call.id):
+            error = RepeatedCallError(tool_call.name[:NAME_SHOWN], times=times)
         else:
             try:
                 tool, invalid_arguments = run.find_called(tool_call.name), None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from patchbay.tools import Tool
 from patchbay.tools.tool import checked_count, checked_timeout
@@ -266,6 +266,23 @@ class RepeatedCalls:
     def add(self, call: ToolCall, content: str) -> None:
         """Add a call that ran, and its result."""
         self._fresh.append((call, content))
+
+    def add_history(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Add the calls, with their results, that a conversation has after the last message of its user."""
+        begin = len(messages)
+        while begin and messages[begin - 1].get("role") != "user":
+            begin -= 1
+        called: dict[str, ToolCall] = {}
+        for message in messages[begin:]:
+            if message.get("role") == "assistant":
+                self.next_reply()
+                made = message.get("tool_calls")
+                for each in made if isinstance(made, list) else ():  # a client's: it may be anything
+                    if isinstance(each, Mapping) and isinstance(function := each.get("function"), Mapping):
+                        call = ToolCall("", str(function.get("name")), str(function.get("arguments")))
+                        called[str(each.get("id"))] = call
+            elif message.get("role") == "tool" and (found := called.get(str(message.get("tool_call_id")))) is not None:
+                self.add(found, str(message.get("content")))
 
     def next_reply(self) -> None:
         """Count the added calls: only now, since most turns have no second reply with calls."""

@@ -39,6 +39,8 @@ class RunOptions(TypedDict, total=False):
     budget: Budget | None
     agent_scope: AgentScope
     """The agent's part of the tools' contexts."""
+    max_external_repeats: int | None
+    """After how many equal results a call of an external tool is refused, None: never. See ``RepeatedCalls``."""
     attachments: Collection[str]
     """The kinds ("image", "audio", "file") that the model accepts; others are only announced to it."""
     results: ResultStore | None
@@ -95,6 +97,9 @@ class RunState:
         self.agent_scope = options.get("agent_scope", NO_SCOPE)
         self.attachments = checked_kinds(kinds) if (kinds := options.get("attachments")) else _NO_KINDS
         self.repeats = RepeatedCalls()
+        self._max_external_repeats = options.get("max_external_repeats")
+        self.refused: dict[str, int] = {}
+        """The ids of refused calls of external tools, each with how often it gave the same result."""
         timeout = options.get("tool_timeout")
         self.tool_timeout = checked_timeout(timeout, "tool_timeout") if timeout is not None else executor.tool_timeout
         call_ids, media = options.get("call_ids"), options.get("media")
@@ -119,6 +124,14 @@ class RunState:
         """Whether the model may not call tools any more, since it is asked for a final answer."""
         if options.get("offer_reader") and self._results is not None:
             self._ensure_reader(self._results)
+
+    def without_repeated(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Return the calls of external tools that the caller is to run; the others are ``refused``."""
+        if self._max_external_repeats is None:
+            return calls
+        self.repeats.next_reply()
+        self.refused |= {call.id: times for call in calls if (times := self.repeats.times(call)) >= self._max_external_repeats}
+        return tuple(call for call in calls if call.id not in self.refused)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -257,7 +257,7 @@ class _Turn:
             self.ending = reason if reason in _ENDINGS else "stop"
             events.append(IterationEndEvent(iteration, self.ending))
             return events
-        if conversation.external and (pending := conversation.external_calls(written)):
+        if conversation.external and (pending := self.run.without_repeated(conversation.external_calls(written))):
             self.pending = pending
             written = [call for call in written if call not in pending]
             calls = tuple(map(as_call, written))

@@ -356,8 +356,11 @@ class GovernedProxy(ProxyApp):
     The admin API and the console are for this machine, with the proxy's key where it has one.
     """
 
-    def __init__(self, settings: ProxySettings, options: TextOptions, governance: Governance) -> None:
-        tools = ToolChat(settings.upstream, ToolRegistry(), ChatSettings(options), governance)
+    def __init__(
+        self, settings: ProxySettings, options: TextOptions, governance: Governance, *, max_identical_client_calls: int = 0
+    ) -> None:
+        chat = ChatSettings(options, max_identical_client_calls=max_identical_client_calls)
+        tools = ToolChat(settings.upstream, ToolRegistry(), chat, governance)
         super().__init__(settings, tools.make_exchange, tools=tools)
         self._governance = governance
         governance.events.watch(self.observers, self.turns.watchers)

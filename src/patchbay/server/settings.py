@@ -464,6 +464,10 @@ class ChatSettings:
     ``options`` is how tools reach the model, as in the proxy. A turn ends after ``max_iterations`` rounds, ``max_calls`` calls of
     the registry's tools or ``max_seconds`` (None: no limit). The first two apply to chat sessions as well.
 
+    A call that gave the same result ``max_identical_calls`` times since the last message of the user, with nothing new between,
+    is not run again (0: always run); after ``max_identical_client_calls`` one of a client's tool is not handed out any more (0:
+    always).
+
     ``attachments`` are the kinds ("image", "audio", "file") that the upstream's models accept of what tools return.
 
     Between two requests of a conversation the server stores what its client does not see: at most ``max_kept`` turns,
@@ -472,6 +476,22 @@ class ChatSettings:
 
     options: TextOptions = field(default_factory=TextOptions)
     max_iterations: int = field(default=10, metadata=flag("Maximum model requests per turn.", metavar="N", min=1))
+    max_identical_calls: int = field(
+        default=2,
+        metadata=flag(
+            "Run a call of a turn so many times, as long as its result is the same; then the model is told. 0: any number.",
+            metavar="N",
+            min=0,
+        ),
+    )
+    max_identical_client_calls: int = field(
+        default=0,
+        metadata=flag(
+            "The same for calls of a client's own tools, which are answered in its place from then on. 0: never.",
+            metavar="N",
+            min=0,
+        ),
+    )
     max_calls: int | None = None
     max_seconds: float | None = None
     attachments: tuple[str, ...] = field(
@@ -519,9 +539,9 @@ class ChatSettings:
             raise ConfigurationError("max_iterations must be a number: an unattended turn needs an end.")
         self.budget()
         checked_kinds(self.attachments)
-        for name in ("max_kept", "max_kept_size", "kept_for"):
+        for name in ("max_identical_calls", "max_identical_client_calls", "max_kept", "max_kept_size", "kept_for"):
             if not getattr(self, name) >= 0:
-                raise ConfigurationError(f"{name} must be 0 (keep nothing) or more.")
+                raise ConfigurationError(f"{name} must be 0 or more.")
 
     def tool_search(self) -> ToolSearch | None:
         """Return when models are offered a search instead of all tools."""

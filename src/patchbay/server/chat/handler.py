@@ -159,12 +159,13 @@ class ToolChat:
         # Legacy functions, and tools of other types than functions, are passed on as they are.
         if (
             parsed.legacy
-            or not (has_tools or is_hooked or self._hidden_turns)
+            or not (has_tools or is_hooked or self._hidden_turns or self._chat.max_identical_client_calls)
             or has_other_tool_types(given := parsed.value("tools"))
         ):
             return None
         history = self._hidden_turns.restored(parsed.messages)
-        if not (has_tools or is_hooked or history.found):
+        has_limit = bool(given) and parsed.count == 1 and self._chat.max_identical_client_calls > 0
+        if not (has_tools or is_hooked or history.found or has_limit):
             return None
         if parsed.count != 1:
             why = "this server calls tools" if has_tools else "this server has hooks"
@@ -259,6 +260,7 @@ class ToolChat:
                 [tool for tool in snapshot.tools.values() if _has_spec(tool)],
                 hooks=self._governance.hooks,
                 media=self._governance.media,
+                max_repeats=self._chat.max_identical_calls or None,
                 search=self._chat.tool_search(),
             )
             built = self._role_tools[snapshot.role] = RoleTools(snapshot, executor, encoder)

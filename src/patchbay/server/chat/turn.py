@@ -205,7 +205,9 @@ class ToolChatTurn:
             scope=self._scope(request),
             reserved=self.written,
             found=self.found,
+            max_external_repeats=self.settings.max_identical_client_calls or None,
         )
+        executing.repeats.add_history(self.history.messages)
         events = turn(
             model,
             executing,
