@@ -117,6 +117,7 @@ export interface Approval {
   created: number;
   deadline: number;
   at_deadline: "deny" | "allow";
+  call_id: string;
   tool: string;
   /** JSON; where `is_cut`, only its beginning. */
   arguments_text: string;

@@ -13,9 +13,18 @@ from console.browser import BOUND, open_page, running_browser, why_no_chromium
 from console.history import remember_a_day
 from console.travel import running_agency
 from console.waiting import Desk, running_desk
+from console.workshop import running_workshop
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_BYTES = 200_000
+TRIP = """{
+  "traveller": "Ann Berg",
+  "stops": [
+    {"place": "Oslo", "nights": 2},
+    {"place": "Bergen"}
+  ],
+  "by": {"kind": "ferry", "cabin": "outside"}
+}"""
 
 
 def main() -> int:
@@ -55,6 +64,17 @@ def main() -> int:
             page.get_by_label("text").fill("The harbour is closed on Friday and Saturday.")
             page.get_by_label("path").focus()
             _take(page, "approvals")
+    with tempfile.TemporaryDirectory() as folder, running_workshop(Path(folder)) as workshop, running_browser() as browser:
+        workshop.fill()
+        with open_page(browser, f"{workshop.origin}/console/tools", width=1200, height=680) as page:
+            expect(page.get_by_text("is_holiday")).to_be_visible()
+            _take(page, "tools")
+        with open_page(browser, f"{workshop.origin}/console/tools?tool=plan_trip", theme="dark", width=1200, height=980) as page:
+            page.get_by_role("textbox", name="As JSON").fill(TRIP)
+            page.get_by_role("button", name="Call Ctrl Enter").click()
+            expect(page.get_by_label("Result as data")).to_be_visible()
+            page.get_by_role("textbox", name="traveller").focus()
+            _take(page, "bench")
     return 0
 
 

@@ -162,6 +162,16 @@ class Workshop:
         pid = int(self.call("mcp__raw__pid")["content"])
         os.kill(pid, signal.SIGKILL)
 
+    def fill(self) -> None:
+        """Make some calls, one of them in a turn."""
+        for ship in ("MS Nord", "MS Sol", "MS Kyst") * 4:
+            self.call("berth_of", ship=ship)
+        for amount in (20, 75, 310):
+            self.call("convert_currency", amount=amount, to="NOK")
+        self.call("get_weather", place="Bergen", days=2)
+        self.call("export_archive", year=2020)
+        self.chat("Is the 25th a holiday?")
+
     def names(self) -> list[str]:
         return [each["name"] for each in self.get("/api/console/tools")["tools"]]
 

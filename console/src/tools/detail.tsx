@@ -7,6 +7,7 @@ import { asApiError } from "../session";
 import { Tabs } from "../turns/attempt";
 import { Problem, StateMark } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
+import { Bench } from "./bench";
 import { ServerChanges } from "./changes";
 import { closeTool, KIND_NAMES, shareOf, ToolState } from "./list";
 import { changedName, listing, type Outcome, role, type Tool } from "./store";
@@ -103,6 +104,7 @@ function Loaded({ tool }: { tool: Detail }) {
       <div class="panel">
         <Tabs
           tabs={{
+            bench: { label: "Try", body: () => <Bench tool={tool} /> },
             schema: { label: "Schema", body: () => <Schema tool={tool} /> },
             calls: { label: "Calls", count: tool.recent.length, body: () => <Calls calls={tool.recent} /> },
           }}
@@ -145,8 +147,7 @@ function Schema({ tool }: { tool: Detail }) {
 
 function TurnLink({ outcome }: { outcome: Outcome }) {
   const at = <time title={dateAndTime(outcome.time)}>{timeOfDay(outcome.time)}</time>;
-  // Calls of the bench and of scripts belong to no turn of a model.
-  return outcome.turn && !outcome.turn.startsWith("call-") ? <a href={`${BASE}/console/turns/${encodeURIComponent(outcome.turn)}`}>{at}</a> : at;
+  return outcome.turn ? <a href={`${BASE}/console/turns/${encodeURIComponent(outcome.turn)}`}>{at}</a> : at;
 }
 
 function Calls({ calls }: { calls: Outcome[] }) {

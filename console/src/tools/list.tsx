@@ -232,7 +232,7 @@ function ToolRow({ tool, index, top, isCurrent, onFocus }: { tool: Tool; index: 
           <Line text={tool.description} />
         </span>
       </span>
-      <span role="gridcell" class="calls">
+      <span role="gridcell" class="calls" data-unit={tool.calls === 1 ? "call" : "calls"}>
         {tool.calls ? count(tool.calls) : <span class="dim">0</span>}
       </span>
       <span role="gridcell" class="errors">

@@ -6,9 +6,9 @@ import { listen } from "../live";
 import type { ConsolePage } from "../pages";
 import { ToolDetail } from "./detail";
 import { closeTool, focusList, ToolList } from "./list";
-import { load, refresh, role, selected, stop, take } from "./store";
+import { load, refresh, role, selected, stop } from "./store";
 
-const KINDS = ["agent.tool.exec_end", "agent.tool.exec_skipped", "agent.approval.*", "server.request"];
+const KINDS = ["agent.tool.exec_end", "agent.tool.exec_skipped", "server.request"];
 
 function ToolsPage() {
   useEffect(() => {
@@ -16,7 +16,7 @@ function ToolsPage() {
       role.value;
       void load();
     });
-    const stopListening = listen(KINDS, { onEvent: take, onGap: refresh });
+    const stopListening = listen(KINDS, { onEvent: refresh, onGap: refresh });
     return () => {
       stopLoading();
       stopListening();

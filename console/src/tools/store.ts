@@ -1,7 +1,7 @@
 // The tools of a role, read again when calls end, when the page is seen again, and every few seconds.
 
 import { computed, signal } from "@preact/signals";
-import { type ApiError, get, type RuntimeEvent } from "../api";
+import { type ApiError, get } from "../api";
 import { go, query } from "../route";
 import { asApiError } from "../session";
 
@@ -14,6 +14,7 @@ export interface Outcome {
   seconds: number;
   /** The error's code, "" for success. */
   code: string;
+  /** "" where it has none: calls of the bench and of scripts, and of turns that are not kept any more. */
   turn: string;
 }
 
@@ -53,9 +54,6 @@ export interface Listing {
 
 export const listing = signal<Listing | null>(null);
 export const listError = signal<ApiError | null>(null);
-
-/** The last event of a request for approval or of its decision. */
-export const approvalEvent = signal<RuntimeEvent | null>(null);
 
 export const role = computed(() => query.value.get("role") ?? "");
 export const selected = computed(() => query.value.get("tool"));
@@ -158,11 +156,6 @@ function plan(delay: number): void {
 export function stop(): void {
   loading?.abort();
   window.clearTimeout(timer);
-}
-
-export function take(event: RuntimeEvent): void {
-  if (event.kind.startsWith("agent.approval.")) approvalEvent.value = event;
-  else refresh();
 }
 
 export function selectTool(name: string | null, replace = false): void {

@@ -23,7 +23,7 @@ from patchbay.models.wire import decode, encode
 from patchbay.server.admin_api import admin_router
 from patchbay.server.errors import NotFoundError
 from patchbay.server.routing import KNOWN_PARAMETERS
-from patchbay.server.tool_calls import quantile
+from patchbay.server.tool_calls import CallOutcome, quantile
 from patchbay.server.turns import Turn, TurnStore, record_of
 from patchbay.server.usage import CallKey, Tally
 from patchbay.tools.registry import DEFAULT_ROLE, ToolRegistry
@@ -140,7 +140,7 @@ class ToolViews:
         """Return one tool with its schema, as it was given and as models get it, and its last calls. Raises NotFoundError."""
         role, snapshot = self._snapshot(role)
         activity = self._activity(role, turns, calls, snapshot)
-        recent = [each._asdict() for each in reversed(self.turns.recent_calls.of(role, name)[-_SHOWN_CALLS:])]
+        recent = [self._outcome(each) for each in reversed(self.turns.recent_calls.of(role, name)[-_SHOWN_CALLS:])]
         registration = snapshot.registrations.get(name) if snapshot is not None else None
         if snapshot is not None and registration is not None:
             more: Json = {
@@ -225,7 +225,11 @@ class ToolViews:
         failed = [each for each in recent if each.code]
         calls, errors = activity.counts.get(name, (len(recent), len(failed)))  # only so many names have counts of their own
         times = {"p50": quantile(recent, 0.5), "p95": quantile(recent, 0.95)}
-        return {"calls": calls, "errors": errors, **times, "failed": failed[-1]._asdict() if failed else None}
+        return {"calls": calls, "errors": errors, **times, "failed": self._outcome(failed[-1]) if failed else None}
+
+    def _outcome(self, call: CallOutcome) -> Json:
+        """Return a call as JSON, with its turn if that can be looked at."""
+        return {**call._asdict(), "turn": call.turn if self.turns.get(call.turn) is not None else ""}
 
     def _sent(self, snapshot: Snapshot) -> dict[str, _Sent]:
         """Return each tool of a role as models get it, by its own name."""
