@@ -97,7 +97,7 @@ class Doctor:
     def __init__(self) -> None:
         self.models: list[str] = []
         self.release: Callable[[], object] = lambda: None
-        self.fails = False
+        self.fails = self.is_closed = False
 
     async def examine(self, model: str, *, begins: Callable[[str], object]) -> AsyncGenerator[Finding, None]:
         self.models.append(model)
@@ -106,7 +106,10 @@ class Doctor:
         begins("connection")
         yield Finding("connection", "ok", "It answers.")
         begins("tools")
-        await going_on.wait()
+        try:
+            await going_on.wait()
+        finally:
+            self.is_closed = True
         if self.fails:
             raise RuntimeError("a bug")
         yield Finding("tools", "problem", "It ignores tools.", "Use --tools text.")
@@ -178,6 +181,15 @@ def test_an_examination_that_fails_says_so_and_the_server_goes_on() -> None:
         examination(port, "running", "tools")
         doctor.release()
         assert 1 == len(examination(port, "failed")["findings"])
+
+
+@pytest.mark.parametrize("kind", ["proxy", "serve"])
+def test_a_server_that_stops_cancels_the_examination(kind: str) -> None:
+    with examined(kind) as (port, doctor):
+        send(port, "POST", {"model": "m"})
+        examination(port, "running", "tools")
+        assert not doctor.is_closed
+    assert doctor.is_closed
 
 
 def test_only_who_has_the_token_examines_and_a_program_has_no_examination() -> None:
