@@ -94,6 +94,7 @@ def test_only_calls_of_the_same_tool_source_role_agent_and_rule_are_covered(name
         ({"text": "Bearer abcDEF123456hunter2"}, {}),
         ({"text": "hunter2"}, {"properties": {"text": {"format": "password"}}}),
         ({"text": "hunter2" * 1000}, {}),
+        ({"lines": [2**53 + 1]}, {}),
     ],
 )
 def test_secrets_and_long_values_are_matched_and_not_written_out(arguments, schema):

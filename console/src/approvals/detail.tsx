@@ -10,7 +10,7 @@ import { JsonBlock, Line } from "../ui/text";
 import { Arguments, type Draft, sourceOf, useDraft } from "./arguments";
 import { outcome } from "./list";
 import { AllowAlways, PermissionBox, Revoke } from "./permission";
-import { decide, type Decision, pending, permissions, recent, sessions } from "./store";
+import { checked, decide, type Decision, pending, permissions, recent, sessions } from "./store";
 
 /** The request with all of its arguments, in its present state. */
 function useRequest(id: string): Approval | ApiError | null {
@@ -163,6 +163,7 @@ interface DecideProps {
 
 function Decide({ request, draft, problems, act, deny }: DecideProps) {
   if (!request.who.includes("http")) return <p class="decide none">Its rule lets it be decided by {request.who.join(", ")} alone.</p>;
+  const areKeysMine = checked.value.size === 0; // else they are of the selected calls
   const [isAllowing, setAllowing] = useState(false);
   const covered = request.session === "tool" ? "every call of this tool" : "this call, whenever it comes again";
   return (
@@ -174,10 +175,10 @@ function Decide({ request, draft, problems, act, deny }: DecideProps) {
       )}
       <p class="actions">
         <button type="button" id="approve" class="primary" disabled={draft.problem !== ""} onClick={() => void act({ verdict: "approve" })}>
-          {draft.isEdited ? "Approve as edited" : "Approve"} <kbd>a</kbd>
+          {draft.isEdited ? "Approve as edited" : "Approve"} {areKeysMine && <kbd>a</kbd>}
         </button>
         <button type="button" id="deny" onClick={deny}>
-          Deny… <kbd>d</kbd>
+          Deny… {areKeysMine && <kbd>d</kbd>}
         </button>
         {request.session !== "never" && (
           <button type="button" id="approve-session" disabled={draft.isEdited} onClick={() => void act({ verdict: "approve_session" })} title={`Approves ${covered} in this session, for a day`}>

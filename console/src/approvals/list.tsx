@@ -164,7 +164,7 @@ function Row({ request, about, end }: { request: Approval | Permission; about?: 
         <Line text={request.tool} />
       </span>
       <span class="end">{end}</span>
-      <span class="about">
+      <span class="request-about">
         <Line text={about ?? ("arguments_text" in request ? `${request.session_key} ${request.arguments_text.slice(0, 300)}` : "")} />
       </span>
     </a>

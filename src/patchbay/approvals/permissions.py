@@ -34,6 +34,9 @@ _UNCLEAR: Final = re.compile(r"[\x00-\x1f\x7f-\x9f%\\*?\[\]{}$`~:\"'<>|]|\A//")
 _MOST_CHARS: Final = 2000
 """Characters of a value that is written out."""
 
+_MOST_DIGITS: Final = 15
+"""Digits of a whole number that every client shows as it is."""
+
 _MOST_STEPS: Final = 20
 """Folders above a path."""
 
@@ -178,9 +181,13 @@ def _is_plain_path(text: str) -> bool:
 
 
 def _is_hidden(name: str, value: Any, schema: Any) -> bool:
-    """Return whether a value is not written out: a secret, or too long to be read."""
+    """Return whether a value is not written out: a secret, too long to be read, or with a number that JavaScript would change."""
     declared = isinstance(schema, Mapping) and (schema.get("format") == "password" or schema.get("writeOnly") is True)
     text = json.dumps(value)
+    numbers: list[str] = []
+    json.loads(text, parse_int=numbers.append)
+    if any(len(each) > _MOST_DIGITS for each in numbers):
+        return True
     return len(text) > _MOST_CHARS or declared or is_secret_name(name) or _has_secret_name(value) or Redactor().text(text) != text
 
 
