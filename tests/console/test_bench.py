@@ -72,6 +72,14 @@ def test_a_form_of_nested_objects_lists_unions_and_numbers_is_in_step_with_json(
         expect(result).to_contain_text('"budget": null')
 
 
+def test_a_long_form_begins_at_its_top_and_its_result_comes_into_view(browser, workshop):
+    with opened(browser, workshop, "plan_trip", width=400, height=800) as page:
+        expect(call_button(page)).to_be_visible()
+        expect(box(page, "traveller *")).to_be_in_viewport()
+        call_button(page).click()
+        expect(page.get_by_text("the tool did not run", exact=True)).to_be_in_viewport()
+
+
 def test_faults_stand_at_their_fields(browser, workshop):
     with opened(browser, workshop, "plan_trip") as page:
         box(page, "traveller *").fill("A")

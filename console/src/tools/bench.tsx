@@ -54,7 +54,9 @@ function Called({ tool }: { tool: Detail }) {
   const controller = useRef<AbortController | null>(null);
   const outcome = useRef<HTMLDivElement>(null);
   useEffect(() => () => controller.current?.abort(), []);
-  useEffect(() => outcome.current?.scrollIntoView({ block: "nearest" }), [called, running !== null]);
+  useEffect(() => {
+    if (called || running) outcome.current?.scrollIntoView({ block: "nearest" });
+  }, [called, running !== null]);
 
   const change = (next: string) => {
     setText(next);
