@@ -5,6 +5,7 @@ import "../styles/turns.css";
 import "../styles/approvals.css";
 import "../styles/tools.css";
 import "../styles/models.css";
+import "../styles/chat.css";
 import { render } from "preact";
 import { App } from "./app";
 

@@ -4,6 +4,7 @@ import type { ComponentType } from "preact";
 import { APPROVALS } from "./approvals/page";
 import { MODELS } from "./models/page";
 import { TOOLS } from "./tools/page";
+import { CHAT } from "./chat/page";
 import { TURNS } from "./turns/page";
 
 /** Keys with what they do, for the help: two keys of one row are separated by two spaces. */
@@ -23,4 +24,4 @@ export interface ConsolePage {
   close?(): void;
 }
 
-export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS, TOOLS, MODELS];
+export const PAGES: [ConsolePage, ...ConsolePage[]] = [TURNS, APPROVALS, TOOLS, MODELS, CHAT];

@@ -70,5 +70,6 @@ def open_page(
         page.on("dialog", note)
         page.goto(url)
         yield page
-        assert [] == page.evaluate("watched")
+        watched = page.evaluate("watched")
+        assert [] == watched, watched
         assert [] == dialogs

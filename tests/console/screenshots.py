@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from console.browser import BOUND, open_page, running_browser, why_no_chromium
 from console.history import remember_a_day
-from console.travel import running_agency
+from console.travel import QUESTION, running_agency
 from console.waiting import Desk, running_desk
 from console.workshop import running_workshop
 
@@ -57,6 +57,16 @@ def main() -> int:
                     page.get_by_role("button", name="Examine").click()
                     expect(page.get_by_text("findings,")).to_be_visible()
                 _take(page, name)
+        with open_page(browser, f"{agency.origin}/console/chat?model=qwen3-8b-instruct", width=1200, height=680) as page:
+            expect(page.get_by_role("status")).to_have_text("Live")
+            page.get_by_label("Message", exact=True).fill(QUESTION)
+            page.keyboard.press("Enter")
+            waiting = page.get_by_role("group", name="search_flights waits for approval")
+            expect(waiting).to_be_visible()
+            expect(page.locator("details.call").get_by_role("img", name="done")).to_be_visible()
+            _take(page, "chat")
+            waiting.get_by_role("button", name="Approve").click()
+            expect(page.get_by_role("button", name="Ask again")).to_be_visible()
     with tempfile.TemporaryDirectory() as folder, running_desk(Path(folder)) as desk, running_browser() as browser:
         _fill(desk)
         with open_page(browser, desk.page(), width=1200, height=720) as page:
