@@ -24,7 +24,7 @@ DEMO_MODEL := $(if $(filter command,$(origin MODEL)),$(MODEL))
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks console screenshots docs site lock lowest clean
+.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks console console-load screenshots docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -99,6 +99,9 @@ console: console/node_modules/.installed ## build the pages of console/ into src
 
 screenshots: .venv/.installed ## take the pictures of the console in docs/images (needs Chromium)
 	@cd tests && ../$(BIN)/python -m console.screenshots
+
+console-load: .venv/.installed ## the console under 5,000 events a minute for ten minutes, and with a session of 10,000 calls (needs Chromium; LOAD="--minutes 1")
+	@cd tests && ../$(BIN)/python -m console.load $(LOAD)
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py

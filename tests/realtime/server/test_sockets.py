@@ -16,7 +16,7 @@ import uvicorn
 from patchbay._ratelimit import LogRateLimiter
 from patchbay.server import ToolsSettings, request_log
 from patchbay.server.auth import AccessMiddleware
-from patchbay.server.runtime import _Server
+from patchbay.server.runtime import _ServedApp, _Server
 from patchbay.server.sockets import WebSocketProtocol
 
 from .rig import foreign_scope, never
@@ -41,7 +41,7 @@ class Running(_Server):
     """A server as ``patchbay serve`` runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config, lambda: None, (), config.app)
+        super().__init__(config, lambda: None, (), config.app, _ServedApp(config.app), 0)
 
 
 @contextlib.asynccontextmanager
