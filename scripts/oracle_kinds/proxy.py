@@ -283,7 +283,11 @@ async def ask(app: Any, body: bytes) -> str:
     except Exception as error:  # noqa: BLE001 - a server would cut the connection: that is what the client sees
         failure = f"< cut: {type(error).__name__}\n"
     start = sent[0]
-    shown = [f"{name.decode()}: {value.decode()}" for name, value in start["headers"] if name.lower() not in (b"date", b"server")]
+    shown = [
+        f"{name.decode()}: {value.decode()}"
+        for name, value in start["headers"]
+        if name.lower() not in (b"date", b"server", b"x-request-id")
+    ]
     data = b"".join(message.get("body", b"") for message in sent[1:])
     ended = "" if not sent[-1].get("more_body") else "< not ended\n"
     return f"< {start['status']} {'; '.join(sorted(shown))}\n{data.decode()}\n{ended}{failure}"
