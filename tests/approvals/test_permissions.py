@@ -295,6 +295,7 @@ def test_a_permission_is_shown_in_the_terminal_before_it_is_written_and_revoked_
         refused = patchbay(*always, "--below", "path=/srv/data", url=server.url, stdin="n\n")
         rule = f"{pending['id']}  delete  always allowed\n  agent helper, rule all\n  path: a path below /srv/data\n  and no other arguments\n"
         assert (130, True) == (refused.returncode, refused.stderr.startswith(rule))
+        assert "--yes writes it" in patchbay(*always, url=server.url, stdin="").stderr
         assert 2 == patchbay(*always, "--any", "nothing", url=server.url).returncode
         assert 1 == patchbay(*always, "--below", "path=/etc", "--yes", url=server.url).returncode
         assert [] == server.ran()

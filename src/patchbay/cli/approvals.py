@@ -13,6 +13,7 @@ import typer
 
 from patchbay.cli.options import CONTEXT, SERVER, Json, Server, TokenFile, command_group
 from patchbay.cli.terminal import escape_unencodable, print_json
+from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from patchbay.approvals import Verdict
@@ -147,7 +148,10 @@ def _permission(request_id: str, criteria: dict[str, Any], server: str, token_fi
     print(render_permission(shown), file=sys.stderr)
     if not yes:
         print("Write this permission? [y/N]: ", end="", file=sys.stderr, flush=True)  # standard output has the result alone
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        answer = sys.stdin.readline()
+        if not answer:
+            raise ConfigurationError("there is no input to confirm the permission with: --yes writes it.")
+        if answer.strip().lower() not in ("y", "yes"):
             raise typer.Abort
     return chosen
 

@@ -114,7 +114,8 @@ def make_turns_router(
     async def archived(turn_id: str) -> Json:
         turn = await archive.get(turn_id) if archive is not None else None
         if turn is None:
-            raise NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): the last {store.most} are kept.")
+            kept = "those of --keep-turns" if archive is not None else f"the last {store.most}"
+            raise NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): {kept} are kept.")
         return turn
 
     async def asked_for(turn_id: str) -> list[ApprovalRequest]:
