@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for outcome in measure(rows, asked, {name: found[: options.limit] for name, found in chats.items()}, outcomes[:]):
             outcomes.append(outcome)
             if options.json:  # after each, so that an interruption loses only one
-                raw = [outcome.raw(asked[outcome.set]) for outcome in outcomes]
+                raw = [outcome.raw(_asked(outcome, requests)) for outcome in outcomes]
                 text = json.dumps({**figures, "rows": raw}, indent=1, ensure_ascii=False)
                 options.json.write_text(text + "\n", encoding="utf-8")
     except UnavailableError as error:
@@ -78,12 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "\n\n".join([" ".join(notes), *tables.render(outcomes)])
     print(text)
     for outcome in outcomes:
-        for line in _fails(outcome, asked[outcome.set])[: options.fails]:
+        for line in _fails(outcome, _asked(outcome, requests))[: options.fails]:
             print(line)
     if options.write:
         report.write_between(PAGE, "constrained", text)
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
+
+
+def _asked(outcome: Outcome, requests: Mapping[str, Sequence[Request]]) -> Sequence[Request]:
+    return requests[outcome.set][: len(outcome.answers)]
 
 
 def _resumed(file: Path | None, figures: dict[str, Any]) -> list[Outcome]:

@@ -144,7 +144,9 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script
         monkeypatch.setattr(measure, "SERVE", serve)
         monkeypatch.setattr(measure, "versions", lambda: {"xllamacpp": "1"})
         monkeypatch.setattr(constrained, "versions", lambda: {"xllamacpp": "1"})
-        monkeypatch.setattr(constrained, "load", lambda: ({"ours": [request(), request(city=["Milan"])]}, {"ours": CHATS}))
+        monkeypatch.setattr(
+            constrained, "load", lambda: ({"ours": [request(), request(city=["Milan"])], "other": [request()]}, {"ours": CHATS})
+        )
         yield server
 
 
@@ -181,6 +183,8 @@ def test_interrupted_run_goes_on_with_the_rows_that_are_missing(
     assert 0 == constrained.main([*resuming, "--only", "native", "--only", "off-auto"])
     rows = json.loads(file.read_text())["rows"]
     assert (first, ["native", "off-auto"]) == (rows[:1], [row["row"] for row in rows])
+    assert 0 == constrained.main([*resuming[2:], "--sets", "other", "--only", "native"])  # keeps those of other sets
+    assert ["ours", "ours", "other"] == [row["set"] for row in json.loads(file.read_text())["rows"]]
     file.write_text(json.dumps({**json.loads(file.read_text()), "versions": {"xllamacpp": "2"}}))
     assert 2 == constrained.main(resuming)
     assert "figures of other versions" in capsys.readouterr().err
