@@ -25,7 +25,7 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 
 
 class Trace:
-    """A span, as the parent of others. ``call_id``: it is the span of that tool call; ``parent_id`` is 0 for none."""
+    """A span, as the parent of others. ``call_id``: it is the span of that tool call; a root has the ``parent_id`` 0."""
 
     __slots__ = ("call_id", "flags", "parent_id", "span_id", "state", "trace_id")
 

@@ -1,4 +1,4 @@
-"""Identical calls with identical results: the model is told instead of running them again, also over a client's requests."""
+"""Identical calls with identical results: the model gets a note instead of another run, also over a client's requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACED = '{ "day":1,"city":"Rome" }'
 TOLD = "gave the same result 2 times, so it was not run again"
 
 
-def told(messages: list[dict[str, Any]]) -> list[bool]:
+def noted(messages: list[dict[str, Any]]) -> list[bool]:
     """For each result in a request, whether it says that the call was not run."""
     return [TOLD in str(message["content"]) for message in messages if message["role"] == "tool"]
 
@@ -41,7 +41,7 @@ def test_alternating_calls_are_counted_too() -> None:
         assert "done" == at.ask().choices[0].message.content
         # What Paris returned first was new, so Rome counts from there.
         assert [ROME, PARIS, ROME, PARIS, ROME] == [each.json["raw_arguments"] for each in callback.calls]
-        assert [*[False] * 5, True] == told(at.asked[-1]["messages"])
+        assert [*[False] * 5, True] == noted(at.asked[-1]["messages"])
 
 
 def answered(arguments: str, number: int, result: str = "locked") -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_a_limited_call_of_a_client_is_answered_in_its_place_and_the_model_asked
     with serve_chat(AGAIN, chat={"max_identical_client_calls": 2}) as at:
         outcome = at.outcome(streamed=streamed, messages=TWICE, tools=[THEIRS])
         assert ("I give up.", "stop") == (outcome.text, outcome.finish)
-        assert [False, False, True] == told(at.asked[-1]["messages"])
+        assert [False, False, True] == noted(at.asked[-1]["messages"])
 
 
 @pytest.mark.parametrize(

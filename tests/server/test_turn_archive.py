@@ -196,6 +196,22 @@ async def test_turns_wait_for_a_database_that_fails(tmp_path: Path, monkeypatch:
     assert ["a"] == await keep(url, [])
 
 
+async def test_turn_that_cannot_be_described_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    describe = TurnArchive._row
+
+    def failing(archive: TurnArchive, turn: Turn) -> dict[str, Any]:
+        if turn.id == "bad":
+            raise ValueError("no text")
+        return describe(archive, turn)
+
+    monkeypatch.setattr(TurnArchive, "_row", failing)
+    turns = [ended("bad", time.time()), ended("good", time.time())]
+    assert ["good"] == await keep(f"sqlite:///{tmp_path / 'turns.db'}", turns)
+    assert "The turn bad is not kept" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90.0), ("30m", 1800.0), ("12h", 43200.0), (" 7D ", 604800.0), ("0.5h", 1800.0)]
 )

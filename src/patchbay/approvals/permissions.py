@@ -81,7 +81,7 @@ class Permission:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object. The hashes are left out."""
-        shown = {part: {name: _shown(each) for name, each in getattr(self, part).items()} for part in _PARTS}
+        shown = {part: {name: _without_hash(each) for name, each in getattr(self, part).items()} for part in _PARTS}
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, "who": list(self.who), **shown}
 
     @classmethod
@@ -202,5 +202,5 @@ def _hashed(value: Any, salt: str = "") -> str:
     return f"{salt}:{hashlib.sha256(f'{salt}{json.dumps(value, sort_keys=True)}'.encode()).hexdigest()}"
 
 
-def _shown(criterion: Criterion) -> Criterion:
+def _without_hash(criterion: Criterion) -> Criterion:
     return _SAME_VALUE if "same" in criterion else criterion

@@ -479,7 +479,7 @@ class ChatSettings:
     max_identical_calls: int = field(
         default=2,
         metadata=flag(
-            "Run a call of a turn so many times, as long as its result is the same; then the model is told. 0: any number.",
+            "Maximum runs of one call in a turn with the same result; further ones are answered with a note. 0: no limit.",
             metavar="N",
             min=0,
         ),

@@ -157,8 +157,17 @@ class TurnArchive:
                 self._delete_at = time.monotonic() + _DELETE_INTERVAL
 
     async def _write(self, turns: Sequence[Turn]) -> None:
-        rows = await run_in_thread(lambda: [self._row(turn) for turn in turns])
-        await self._database.write(lambda connection: connection.execute(self._insert, rows))
+        rows = await run_in_thread(lambda: [row for turn in turns if (row := self._try_row(turn)) is not None])
+        if rows:
+            await self._database.write(lambda connection: connection.execute(self._insert, rows))
+
+    def _try_row(self, turn: Turn) -> dict[str, Any] | None:
+        """Return the row of a turn; one that cannot be described is left out, so that it does not keep the others waiting."""
+        try:
+            return self._row(turn)
+        except Exception:
+            _logger.exception("The turn %s is not kept", turn.id)
+            return None
 
     def _row(self, turn: Turn) -> dict[str, Any]:
         summary, detail = summary_of(turn), detail_of(turn, whole=True)
