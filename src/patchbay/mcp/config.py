@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -37,6 +38,11 @@ _TRANSPORTS: Final[Mapping[str, Transport]] = {
     "sse": "sse",
 }
 _MAX_NAME: Final = 64
+_MAX_TOOL_NAME: Final = 64
+"""Maximum length of a tool's name for all providers."""
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
+_HASH_CHARS: Final = 8
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -118,6 +124,21 @@ class McpServer:
     def redact(self) -> Redactor:
         """Replaces its secrets and other values of ``env`` in what it says."""
         return Redactor([*self.secrets, *values_of_environment(self.env)])
+
+    def tool_name(self, tool: str) -> str:
+        """Return a tool's name in the registry: ``mcp__SERVER__TOOL``, or with the server's own prefix.
+
+        Two tools never get the same name: where a name has other characters than letters, digits, ``_`` and ``-``, is too long,
+        or could be read in two ways, those are replaced, and a digest of both names ends it.
+        """
+        is_plain = self.prefix is not None or _PLAIN_NAME.fullmatch(self.name) is not None
+        prefix = self.prefix if self.prefix is not None else f"mcp__{self.name}__"
+        name = f"{prefix}{tool}"
+        if is_plain and len(name) <= _MAX_TOOL_NAME and _TOOL_NAME.fullmatch(name):
+            return name
+        digest = hashlib.sha256(json.dumps([self.name, prefix, tool]).encode()).hexdigest()[:_HASH_CHARS]
+        cleaned = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _MAX_TOOL_NAME - _HASH_CHARS - 1]
+        return f"{cleaned}_{digest}"
 
     def offers(self, tool: str) -> bool:
         """Whether its tool of this name passes the filters."""

@@ -10,7 +10,7 @@ from mcp.client import Client
 
 from patchbay._text import one_line
 from patchbay.mcp.config import McpServer
-from patchbay.mcp.tools import add_resource, read_contents, tool_name
+from patchbay.mcp.tools import add_resource, read_contents
 from patchbay.tools import Tool, ToolContext
 from patchbay.types import Attachment, Illustrated
 
@@ -41,7 +41,7 @@ class _Reader(Tool):
     annotations = {"read_only": True}  # noqa: RUF012  (it is not changed)
 
     def __init__(self, server: McpServer, request: Request, name: str, description: str, parameters: dict[str, Any]) -> None:
-        super().__init__(tool_name(server, name), description, parameters=parameters, timeout=server.timeout)
+        super().__init__(server.tool_name(name), description, parameters=parameters, timeout=server.timeout)
         self.source = server.source
         self.endpoint = server.address
         self._request = request

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
@@ -24,13 +22,6 @@ from patchbay.tools import ToolContext, Validation
 from patchbay.tools.results import render_result
 from patchbay.tools.tool import MCP_HINTS, ForeignTool, checked_annotations
 from patchbay.types import Attachment, Illustrated
-
-MAX_TOOL_NAME: Final = 64
-"""Maximum length of a tool's name for all providers."""
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
-_HASH_CHARS: Final = 8
 
 Call = Callable[[str, dict[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
 """Sends a call: the tool's own name, its arguments, and a callback for progress."""
@@ -63,28 +54,12 @@ class McpResultError(ToolError):
         return f"Error: {self}"
 
 
-def tool_name(server: McpServer, tool: str) -> str:
-    """Return the name in the registry: ``mcp__SERVER__TOOL``, or with the server's own prefix.
-
-    Two tools never get the same name: where a name has other characters than letters, digits, ``_`` and ``-``, is too long, or
-    could be read in two ways, those are replaced, and a digest of both names ends it.
-    """
-    is_plain = server.prefix is not None or _SERVER_NAME.fullmatch(server.name) is not None
-    prefix = server.prefix if server.prefix is not None else f"mcp__{server.name}__"
-    name = f"{prefix}{tool}"
-    if is_plain and len(name) <= MAX_TOOL_NAME and _NAME.fullmatch(name):
-        return name
-    digest = hashlib.sha256(json.dumps([server.name, prefix, tool]).encode()).hexdigest()[:_HASH_CHARS]
-    cleaned = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: MAX_TOOL_NAME - _HASH_CHARS - 1]
-    return f"{cleaned}_{digest}"
-
-
 class McpTool(ForeignTool):
     """A tool of an MCP server. ``definition`` is the server's; ``call`` sends its calls."""
 
     def __init__(self, server: McpServer, definition: types.Tool, call: Call) -> None:
         super().__init__(
-            tool_name(server, definition.name),
+            server.tool_name(definition.name),
             definition.description or definition.title or "",
             parameters=definition.input_schema,
             timeout=server.timeout,

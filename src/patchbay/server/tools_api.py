@@ -17,7 +17,6 @@ from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.mcp.host import McpHost
 from patchbay.mcp.pins import digest
-from patchbay.mcp.tools import tool_name
 from patchbay.models.providers import provider_at
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import decode, encode
@@ -279,7 +278,7 @@ class ToolViews:
                 *(_name(each.element) for each in self._sent(snapshot).values() if each.element is not None),
             }
         if self.mcp is not None:  # earlier turns offered what has changed since
-            own.update(tool_name(server, tool) for server in self.mcp.servers for tool in self.mcp.changes(server.name))
+            own.update(server.tool_name(tool) for server in self.mcp.servers for tool in self.mcp.changes(server.name))
         for (name, where, _), tally in calls.items():
             if where == role or (where == "" and snapshot is None):  # the turns of a plain proxy have no role
                 known = activity.counts.get(name, (0, 0))
