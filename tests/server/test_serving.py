@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 from pathlib import Path
@@ -84,10 +85,12 @@ def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_second_stop_ends_at_once(workers: str) -> None:
+def test_a_second_stop_ends_at_once_and_the_turn_is_kept(workers: str, tmp_path: Path) -> None:
+    keep = ("--keep-turns", "1d", "--store", f"sqlite:///{tmp_path}/turns.db") if workers == "1" else ()
+    flags = ("--drain-timeout", "3600", "--workers", workers, *keep)
     with (
         running_upstream(silent) as upstream,
-        running_command("proxy", "--upstream", upstream.url, "--drain-timeout", "3600", "--workers", workers) as (process, port),
+        running_command("proxy", "--upstream", upstream.url, *flags) as (process, port),
         open_chat(port, MODEL),
     ):
         assert upstream.arrived.wait(BOUND)
@@ -95,6 +98,10 @@ def test_a_second_stop_ends_at_once(workers: str) -> None:
         wait_until_refused(port)
         process.terminate()
         assert 0 == finish(process)[0]
+    if not keep:
+        return
+    with contextlib.closing(sqlite3.connect(tmp_path / "turns.db")) as database:
+        assert [(1,)] == database.execute("SELECT count(*) FROM patchbay_turns").fetchall()
 
 
 @pytest.mark.parametrize("under_way", [False, True])

@@ -7,9 +7,11 @@ import http.server
 import importlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -284,6 +286,23 @@ def test_workers_send_what_is_left_when_they_end(receiver: Receiver) -> None:
         process.terminate()
         process.communicate(timeout=2 * BOUND)
     assert {"proxy chat", "chat small"} == receiver.wait_for(2).keys()
+
+
+def test_a_collector_that_is_gone_delays_a_stop_by_seconds_only_and_the_log_stays_json() -> None:
+    with socket.socket() as gone, ScriptedUpstream(["Hello."]) as upstream:
+        gone.bind(("127.0.0.1", 0))  # and does not listen
+        collector = f"http://127.0.0.1:{gone.getsockname()[1]}"
+        environment = {"PATCHBAY_OTEL": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": collector}
+        with running_command("proxy", "--upstream", upstream.url, "--log-format", "json", **environment) as (process, port):
+            assert 200 == ask(port, "POST", "/v1/chat/completions", CHAT, headers=HEADERS).status
+            began = time.monotonic()
+            process.terminate()
+            log = process.communicate(timeout=BOUND)[1]
+            took = time.monotonic() - began
+    loggers = {json.loads(line)["logger"] for line in log.splitlines()}
+    assert any(name.startswith("opentelemetry.") for name in loggers)
+    assert "patchbay.server.telemetry" in loggers
+    assert took < 8  # the exporter itself would retry for 10 s, for each batch
 
 
 def test_opentelemetry_is_imported_only_with_the_flag() -> None:

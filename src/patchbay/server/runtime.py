@@ -92,6 +92,8 @@ _PING = 20.0
 
 _NOTICE_SECONDS: Final = 0.3
 """Seconds for requests that end with the notice of the stop, before the others are counted."""
+_CUT_OFF_SECONDS: Final = 1.0
+"""Seconds for requests that are cancelled."""
 
 HEALTHZ: Final = "/healthz"
 _PROBES: Final = (HEALTHZ, "/readyz")
@@ -327,6 +329,8 @@ class _Server(uvicorn.Server):
             else:
                 print(f"stopping: {running}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)  # noqa: T201
         await super().shutdown(sockets=sockets)
+        if self.force_exit:  # uvicorn leaves it out, and what is not stored yet would be lost
+            await self.lifespan.shutdown()
 
     async def _wait_tasks_to_complete(self) -> None:
         try:
@@ -334,6 +338,9 @@ class _Server(uvicorn.Server):
         except asyncio.CancelledError:  # the drain timeout is over
             self._cut_off()
             raise
+        finally:
+            if self._is_cut_off.is_set() and self.server_state.tasks:  # to answer and record what they did
+                await asyncio.wait(set(self.server_state.tasks), timeout=_CUT_OFF_SECONDS)
 
     def _cut_off(self) -> None:
         """Cancel running tasks, which uvicorn would wait for.
@@ -467,9 +474,10 @@ def _logs_json() -> bool:
 
 
 def log_to_stderr(level: int = logging.WARNING, log_format: LogFormat = "text") -> None:
-    """Show the log of Patchbay from ``level`` on, and warnings of uvicorn and the MCP SDK, on stderr."""
+    """Show the log of Patchbay from ``level`` on, and warnings of the libraries that log what users can mend, on stderr."""
     handler = _RateLimitedHandler(log_format)
-    for name, lowest in (("uvicorn.error", logging.WARNING), ("mcp", logging.WARNING), ("patchbay", logging.NOTSET)):
+    libraries = ("uvicorn.error", "mcp", "opentelemetry")
+    for name, lowest in (*((name, logging.WARNING) for name in libraries), ("patchbay", logging.NOTSET)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(max(level, lowest))

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,7 @@ _WITH_CONTENT: Final = frozenset({"true", "span_only", "span_and_event"})
 _PROTOCOL: Final = "http/protobuf"
 _MAX_CONTENT_CHARS: Final = 256 * 1024
 """Maximum characters of a message's part."""
+_LAST_SECONDS: Final = 3.0
 
 _redact: Final = Redactor()
 _logger = logging.getLogger(__name__)
@@ -119,8 +121,12 @@ class SpanExporter:
         self._context = trace.SpanContext(1, 1, is_remote=False, trace_flags=trace.TraceFlags(1))  # sampled
 
     def close(self) -> None:
-        """Send what is left."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        """Send what is left. A collector that does not answer is waited for ``_LAST_SECONDS``; the exporter would for 30."""
+        sending = threading.Thread(target=self._processor.shutdown, name="patchbay-last-spans", daemon=True)
+        sending.start()
+        sending.join(_LAST_SECONDS)
+        if sending.is_alive():
+            _logger.warning("The last spans were not sent: the collector has not taken them within %g s", _LAST_SECONDS)
 
     def is_sampled(self, trace_id: int, parent: Trace | None) -> bool:
         """Decide by OTEL_TRACES_SAMPLER whether a span is exported."""
