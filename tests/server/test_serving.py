@@ -84,24 +84,23 @@ def test_a_drain_is_bounded(workers: str, seconds: str) -> None:
         assert upstream.left.wait(BOUND)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_second_stop_ends_at_once_and_the_turn_is_kept(workers: str, tmp_path: Path) -> None:
-    keep = ("--keep-turns", "1d", "--store", f"sqlite:///{tmp_path}/turns.db") if workers == "1" else ()
-    flags = ("--drain-timeout", "3600", "--workers", workers, *keep)
+@pytest.mark.parametrize("command", [("proxy",), ("proxy", "--workers", "2"), ("serve", "--keep-turns", "1d")])
+def test_a_second_stop_ends_at_once_and_loses_nothing(command: tuple[str, ...], tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:///{tmp_path}/server.db") if "serve" in command else ()
     with (
         running_upstream(silent) as upstream,
-        running_command("proxy", "--upstream", upstream.url, *flags) as (process, port),
+        running_command(*command, "--upstream", upstream.url, "--drain-timeout", "3600", *store) as (process, port),
         open_chat(port, MODEL),
     ):
         assert upstream.arrived.wait(BOUND)
         process.terminate()
         wait_until_refused(port)
         process.terminate()
-        assert 0 == finish(process)[0]
-    if not keep:
-        return
-    with contextlib.closing(sqlite3.connect(tmp_path / "turns.db")) as database:
-        assert [(1,)] == database.execute("SELECT count(*) FROM patchbay_turns").fetchall()
+        status, log = finish(process)
+        assert (0, False) == (status, "stored" in log), log
+    if store:
+        with contextlib.closing(sqlite3.connect(tmp_path / "server.db")) as database:
+            assert [(1,)] == database.execute("SELECT count(*) FROM patchbay_turns").fetchall()
 
 
 @pytest.mark.parametrize("under_way", [False, True])
