@@ -125,11 +125,12 @@ def render_permission(permission: Permission) -> str:
     if parts := [f"{name} {printable(value)}" for name, value in origin.items() if value]:
         lines.append(f"  {', '.join(parts)}")
     criteria = [*permission.arguments.items(), *((f"really {name}", each) for name, each in permission.facts.items())]
-    lines += [f"  {printable(name)}: {printable(_render_criterion(each))}" for name, each in criteria]
+    lines += [f"  {printable(name)}: {printable(render_criterion(each))}" for name, each in criteria]
     return "\n".join([*lines, "  and no other arguments"])
 
 
-def _render_criterion(criterion: Criterion) -> str:
+def render_criterion(criterion: Criterion) -> str:
+    """Return what a permission takes as a value, in words."""
     if "is" in criterion:
         return json.dumps(criterion["is"], ensure_ascii=False)
     if "below" in criterion:

@@ -127,7 +127,7 @@ def approve(
     if always and (session or arguments is not None):
         raise typer.BadParameter("use it without --session and --arguments", param_hint="--always")
     criteria: dict[str, dict[str, Any]] = {
-        name: {"below": folder} for name, _, folder in (each.partition("=") for each in below or ())
+        name: {"below": folder.rstrip("/")} for name, _, folder in (each.partition("=") for each in below or ())
     }
     criteria |= {name: {"any": True} for name in any_ or ()}
     permission = _permission(request_id, criteria, server, token_file, yes=yes) if always else None
@@ -137,13 +137,18 @@ def approve(
 
 def _permission(request_id: str, criteria: dict[str, Any], server: str, token_file: Path | None, *, yes: bool) -> dict[str, Any]:
     """Show the permission and let the person confirm it; return its criteria."""
-    from patchbay.approvals.terminal import render_permission
+    from patchbay.approvals.terminal import render_criterion, render_permission
 
-    narrowest = _client(server, token_file).narrowest(request_id)
+    narrowest, steps = _client(server, token_file).proposal(request_id)
     parts = {"arguments": narrowest.arguments, "facts": narrowest.facts}
     if unknown := criteria.keys() - {name for part in parts.values() for name in part}:
         raise typer.BadParameter(f"the call has no {', '.join(sorted(unknown))}", param_hint="--below, --any")
     chosen = {part: {name: criteria[name] for name in known if name in criteria} for part, known in parts.items()}
+    for part, criteria_of_part in chosen.items():
+        for name, criterion in criteria_of_part.items():
+            if criterion not in (offered := steps[part][name]):
+                choices = "; ".join(map(render_criterion, offered))
+                raise typer.BadParameter(f"{name} can be one of: {choices}", param_hint="--below, --any")
     shown = replace(narrowest, **{part: {**known, **chosen[part]} for part, known in parts.items()})  # type: ignore[arg-type]
     print(render_permission(shown), file=sys.stderr)
     if not yes:
@@ -219,7 +224,13 @@ def revoke(request_id: _Id, server: Server = SERVER, token_file: TokenFile = Non
     try:
         permission = client.revoke_permission(request_id)
     except UnknownRequestError:
-        grant = client.revoke(request_id)
+        try:
+            grant = client.revoke(request_id)
+        except UnknownRequestError:
+            raise ConfigurationError(
+                f"there is no session approval or standing permission {request_id} (any more): "
+                "`patchbay approvals sessions` and `patchbay approvals permissions` list them."
+            ) from None
         print_json(grant.as_json()) if as_json else print(render_revoked(grant))
     else:
         print_json(permission.as_json()) if as_json else print(f"{render_permission(permission)}\n  taken back")

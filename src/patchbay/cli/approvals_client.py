@@ -9,7 +9,7 @@ import select
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from patchbay.cli.http import ServerClient, ServerRefusedError, ServerUnavailabl
 from patchbay.errors import ApprovalNotFoundError
 
 if TYPE_CHECKING:
+    from patchbay.approvals.permissions import Criterion
     from patchbay.approvals.request import Answer
 
 
@@ -68,9 +69,10 @@ class ApprovalsClient:
         """Return active session approvals. Raises Server...Error."""
         return [_parse(SessionGrant.from_json, each) for each in self._list("/api/approvals/sessions", "sessions")]
 
-    def narrowest(self, request_id: str) -> Permission:
-        """Return the narrowest standing permission for a request. Raises as ``get``."""
-        return self._find("/api/approvals", request_id, Permission.from_json, key="permission", below="/permission")
+    def proposal(self, request_id: str) -> tuple[Permission, Mapping[str, Mapping[str, Sequence[Criterion]]]]:
+        """Return the narrowest standing permission for a request, and what each argument and fact may be. Raises as ``get``."""
+        found = self._find("/api/approvals", request_id, dict, below="/permission")
+        return _parse(Permission.from_json, found.get("permission")), _parse(dict, found.get("steps"))
 
     def permissions(self) -> list[Permission]:
         """Return the standing permissions. Raises Server...Error."""
@@ -91,15 +93,20 @@ class ApprovalsClient:
             raise ServerUnavailableError(f"{self.url} is not a Patchbay server.")
         return found
 
-    def _find(self, path: str, request_id: str, read: Callable[[Any], T], *, key: str, below: str = "", **options: Any) -> T:
-        """Send a request about a request or a grant, and return it. Raises UnknownRequestError, Server...Error."""
+    def _find(
+        self, path: str, request_id: str, read: Callable[[Any], T], *, key: str | None = None, below: str = "", **options: Any
+    ) -> T:
+        """Send a request about a request or a grant, and return it, or without ``key`` the whole answer.
+
+        Raises UnknownRequestError, Server...Error.
+        """
         try:
             found = self._server.read(f"{path}/{urllib.parse.quote(request_id, safe='')}{below}", missing=_MISSING, **options)
         except ServerRefusedError as error:
             if error.server_code == ApprovalNotFoundError.code:
                 raise UnknownRequestError(str(error), is_transient=False, server_code=error.server_code) from None
             raise
-        return _parse(read, found.get(key))
+        return _parse(read, found.get(key) if key else found)
 
 
 def _parse(read: Callable[[Any], T], data: Any) -> T:
