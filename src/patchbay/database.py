@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import random
+import socket
 import sqlite3
 import threading
 import time
@@ -36,9 +37,18 @@ T = TypeVar("T")
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for one of another process before it fails."""
 
+CLOSE_SECONDS = 5.0
+"""Seconds that closing waits for transactions under way."""
+
 _POSTGRES_THREADS = 8
 _LIVENESS = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 """Detection of a PostgreSQL server that is gone without closing its connections: seconds, and unanswered probes."""
+
+_POSTGRES_LIMITS = (
+    "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '30s'; "
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
+"""A process that is stopped or cut off in a transaction holds its locks for seconds, and not until the machine's TCP gives up."""
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _WRITES = "patchbay_writes"
@@ -75,11 +85,23 @@ class _Open:
     pid: int = field(default_factory=os.getpid)
     making: threading.Lock = field(default_factory=threading.Lock)
     made: bool = False
+    connections: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    """The driver's connections to PostgreSQL."""
 
     def finish(self) -> None:
-        """Wait for submitted work, and close every connection."""
+        """Wait for submitted work, and close every connection. A server that hangs is waited for CLOSE_SECONDS."""
+        timer = threading.Timer(CLOSE_SECONDS, self._break_off)
+        timer.daemon = True
+        timer.start()
         self.threads.shutdown(wait=True)
+        timer.cancel()
         self.engine.dispose()
+
+    def _break_off(self) -> None:
+        """Shut down the connections' sockets: what waits for an answer fails."""
+        for connection in list(self.connections):
+            with contextlib.suppress(Exception), socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+                end.shutdown(socket.SHUT_RDWR)
 
     def remember(self, file: Path) -> None:
         """Note which file and log are open."""
@@ -140,6 +162,15 @@ class Database:
     def file(self) -> Path | None:
         """The SQLite file, None for other databases."""
         return None if self.is_postgres or not self.url.database else Path(self.url.database)
+
+    @property
+    def libpq_uri(self) -> str:
+        """The address of a PostgreSQL database for a connection outside of this object; it may hold a password."""
+        return self._watched_url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @property
+    def _watched_url(self) -> URL:
+        return self.url.update_query_dict({name: value for name, value in _LIVENESS.items() if name not in self.url.query})
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction that sees one moment of the database, and return its result."""
@@ -341,11 +372,20 @@ class Database:
         import sqlalchemy
 
         try:
-            url = self.url.update_query_dict({name: value for name, value in _LIVENESS.items() if name not in self.url.query})
-            engine = sqlalchemy.create_engine(url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True)
+            engine = sqlalchemy.create_engine(
+                self._watched_url, pool_size=_POSTGRES_THREADS, pool_pre_ping=True, hide_parameters=True
+            )
         except ModuleNotFoundError as error:
             raise ConfigurationError("PostgreSQL needs its driver: pip install 'patchbay-tools[postgres]'.") from error
-        return _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
+        opened = _Open(engine, ThreadPoolExecutor(_POSTGRES_THREADS, thread_name_prefix="patchbay-store"))
+
+        def prepare(connection: Any, _record: Any) -> None:
+            opened.connections.add(connection)
+            connection.execute(_POSTGRES_LIMITS)
+            connection.commit()
+
+        sqlalchemy.event.listen(engine, "connect", prepare)
+        return opened
 
     def _new_sqlite(self) -> _Open:
         if self.file is not None:

@@ -3,6 +3,9 @@
 Each change is one transaction, so what is loaded is the registry after some change, never half of one. A write stores what the
 registry has now, not what the change had: the order of two writers does not matter, and what could not be written is written
 with the next change.
+
+In PostgreSQL any number of servers share the registrations. A writing transaction excludes the others, gives its rows the next
+revision, and reads first what other servers have stored; where both have changed tools of one name, the first to commit wins.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
+import uuid
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -24,11 +27,13 @@ from patchbay.database import Database
 from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
 
 VERSION: Final = 1
+CHANNEL: Final = "patchbay_registrations"
+"""Where PostgreSQL notifies of each change."""
+KEPT_REMOVALS: Final = 10_000
+"""Revisions for which a removed row is kept, so that others learn of it; a server that is further behind reads everything."""
 DEFAULT_URL: Final = "sqlite:///tools.db"
 
 _logger = logging.getLogger(__name__)
-
-Write = Callable[[Callable[[Connection], "dict[Key, int]"]], Awaitable["dict[Key, int]"]]
 
 _metadata = sa.MetaData()
 
@@ -39,13 +44,21 @@ _table = sa.Table(
     sa.Column("role", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("place", sa.Integer, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),  # "" for a removed one
+    sa.Column("revision", sa.BigInteger, nullable=False, server_default="0", index=True),
 )
 
-serving = sa.Table(
-    "patchbay_serving", _metadata, sa.Column("one", sa.Integer, primary_key=True), sa.Column("server", sa.Text, nullable=False)
+_shared = sa.Table(
+    "patchbay_registry",
+    _metadata,
+    sa.Column("one", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
 )
-"""One row: the server that locked the database last."""
+"""One row: the id of the registry that servers share in PostgreSQL, and the number of its last change."""
+
+Rows = dict[Key, Registration | None]
+"""Registrations by key; None for one that is removed."""
 
 
 class RegistrationStore:
@@ -62,34 +75,84 @@ class RegistrationStore:
         self._guard = threading.Lock()
         self._unsaved: dict[Key, int] = {}  # with the number of the latest call that named the key
         self._calls = 0
+        self._seen = 0  # the revision up to which the registry has what other servers stored
+        self._contested: set[str] = set()  # names that were changed here while the others' change of them was read
 
     @property
     def database(self) -> Database:
         """The database, for instance to lock it."""
         return self._database
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several servers can have it."""
+        return self._database.is_postgres
+
+    @property
+    def revision(self) -> int:
+        """The number of the last change of a shared store that is known here."""
+        return self._seen
+
+    async def shared_id(self) -> str:
+        """Return the id that all servers with a shared store have in common."""
+
+        def read(connection: Connection) -> str:
+            found = connection.scalar(sa.select(_shared.c.id))
+            if found is None:
+                found = uuid.uuid4().hex
+                connection.execute(_shared.insert().values(one=1, id=found, revision=0))
+            return str(found)
+
+        return await self._database.write(read, exclusive=True)
+
     async def load(self) -> list[Registration]:
         """Return the stored registrations in order, for ``ToolRegistry.restore``."""
-        everything = sa.select(_table.c.place, _table.c.body)
-        rows = await self._database.read(lambda connection: list(connection.execute(everything)))
-        found = (_read(body, place) for place, body in rows)
-        return sorted((each for each in found if each is not None), key=lambda registration: registration.order)
+        rows, self._seen = await self._database.read(lambda connection: (_read_rows(connection), _revision(connection)))
+        return sorted(filter(None, rows.values()), key=lambda registration: registration.order)
 
-    async def save(self, registry: ToolRegistry, *changes: Change, write: Write | None = None) -> None:
+    async def save(self, registry: ToolRegistry, *changes: Change) -> None:
         """Store what the registry has under the keys of ``changes``, in one transaction that is committed on return.
 
-        Where it raises, nothing was stored; the next call writes that too. A cancelled caller waits for its end. ``write`` runs
-        the transaction instead of the database's own ``write``.
+        Where it raises, nothing was stored; the next call writes that too. A cancelled caller waits for its end.
         """
         self.mark_unsaved(key for change in changes for key in change.keys)
         if not self.unsaved:
             return
-        write = write if write is not None else partial(self._database.write, exclusive=True)
-        written = await write(lambda connection: self._write(connection, registry))
+        self._written(await self._database.write(lambda connection: self._write(connection, registry), exclusive=True))
+
+    async def exchange(self, registry: ToolRegistry) -> list[Key]:
+        """Store what is unsaved, and apply to the registry what other servers have stored since the last call.
+
+        Returns the unsaved keys that were dropped, since another server has changed a tool of the name: the registry has that
+        server's then. For one task at a time; raises as ``save``.
+        """
+        database = self._database
+        if not self.is_shared:
+            if self.unsaved:
+                await self.save(registry)
+            else:
+                await database.write(lambda connection: connection.scalar(sa.select(1)))  # fails where the file is lost
+            return []
+        if self.unsaved:
+            found = await database.write(lambda connection: self._exchange(connection, registry), exclusive=True)
+        elif self._seen == await database.read(_revision):
+            return []
+        else:
+            found = await database.read(lambda connection: self._exchange(connection, registry))
+        unsaved, rows, revision = found
+        # From here to the end nothing is awaited: a change of this event loop comes before, and is seen below, or after.
+        changed = {key.name for key in rows}
         with self._guard:
-            for key, call in written.items():
-                if self._unsaved.get(key) == call:
-                    del self._unsaved[key]
+            newer = {key.name for key, call in self._unsaved.items() if unsaved.get(key) != call}
+        self._contested = newer & changed
+        dropped = [key for key in unsaved if key.name in changed - newer]
+        self._written({key: call for key, call in unsaved.items() if key.name not in self._contested})
+        if revision < self._seen:  # a database that was restored from a copy: what it has lost is stored again
+            here = (each.key for each in registry.registrations() if each.is_remote)
+            self.mark_unsaved(key for key in here if key.name not in changed)
+        self._seen = revision
+        registry.apply_stored({key: each for key, each in rows.items() if key.name not in self._contested})
+        return dropped
 
     def mark_unsaved(self, keys: Iterable[Key]) -> None:
         """Mark these keys for the next ``save``, which writes what the registry has under them then."""
@@ -113,22 +176,69 @@ class RegistrationStore:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    def _write(self, connection: Connection, registry: ToolRegistry) -> dict[Key, int]:
+    def _written(self, calls: Mapping[Key, int]) -> None:
+        with self._guard:
+            for key, call in calls.items():
+                if self._unsaved.get(key) == call:
+                    del self._unsaved[key]
+
+    def _exchange(self, connection: Connection, registry: ToolRegistry) -> tuple[dict[Key, int], Rows, int]:
+        """Store what is unsaved, but names that others have changed; return it, what others have stored, and the revision."""
         with self._guard:
             unsaved = dict(self._unsaved)
+        revision = _revision(connection)
+        rows = self._changes_of_others(connection, registry, unsaved, revision)
+        changed = {key.name for key in rows}
+        if mine := [key for key in unsaved if key.name not in changed]:
+            self._write(connection, registry, mine)
+            revision += 1
+        return unsaved, rows, revision
+
+    def _changes_of_others(self, connection: Connection, registry: ToolRegistry, unsaved: Iterable[Key], revision: int) -> Rows:
+        """Return what others have stored since the last call, and all that there is under the names that are unsaved here too."""
+        here = [each.key for each in registry.registrations() if each.is_remote]
+        if self._seen > revision:  # see ``exchange``
+            return _read_rows(connection)
+        if self._seen + KEPT_REMOVALS < revision:
+            rows = _read_rows(connection)
+            return rows | {key: None for key in here if key not in rows and key not in unsaved}
+        rows = _read_rows(connection, _table.c.revision > self._seen)
+        if both := {key.name for key in unsaved} & ({key.name for key in rows} | self._contested):
+            rows |= _read_rows(connection, _table.c.name.in_([json.dumps(name) for name in both]))
+            rows |= {key: None for key in here if key not in rows and key.name in both}
+        return rows
+
+    def _write(self, connection: Connection, registry: ToolRegistry, keys: Iterable[Key] | None = None) -> dict[Key, int]:
+        """Store what the registry has under the keys (None: all that are unsaved)."""
+        with self._guard:
+            unsaved = dict(self._unsaved)
+        revision = self._next_revision(connection) if self.is_shared else 0
         rows = []
-        for key in unsaved:
+        for key in unsaved if keys is None else keys:
             registration = registry.get(key)
             body = _body(registration) if registration is not None and registration.is_remote else None
             if registration is not None and body is not None:
-                rows.append({**_columns(key), "place": registration.place or 0, "body": body})
-            else:
-                connection.execute(_table.delete().where(*(_table.c[name] == text for name, text in _columns(key).items())))
+                rows.append({**_columns(key), "place": registration.place or 0, "body": body, "revision": revision})
+                continue
+            here = [_table.c[name] == text for name, text in _columns(key).items()]
+            gone = _table.update().values(body="", revision=revision) if revision else _table.delete()
+            connection.execute(gone.where(*here))
         if rows:
             insert = self._insert(_table)
-            changed = {name: insert.excluded[name] for name in ("place", "body")}
+            changed = {name: insert.excluded[name] for name in ("place", "body", "revision")}
             connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
         return unsaved
+
+    def _next_revision(self, connection: Connection) -> int:
+        """Return the revision of an exclusive transaction's changes, and notify the others at its end."""
+        insert = postgresql.insert(_shared).values(one=1, id=uuid.uuid4().hex, revision=1)
+        following = insert.on_conflict_do_update(index_elements=["one"], set_={"revision": _shared.c.revision + 1})
+        revision = connection.scalar(following.returning(_shared.c.revision))
+        assert isinstance(revision, int)
+        if revision % KEPT_REMOVALS == 0:
+            connection.execute(_table.delete().where(_table.c.body == "", _table.c.revision < revision - KEPT_REMOVALS))
+        connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
+        return revision
 
 
 _FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")
@@ -153,10 +263,22 @@ def json_default(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def _read(body: str, place: int) -> Registration | None:
-    try:
-        fields = json.loads(body)
-        return Registration(**{**fields, "excluded": frozenset(fields["excluded"]), "place": place})
-    except (TypeError, ValueError, KeyError):
-        _logger.exception("A stored tool cannot be read, and is left out")
-        return None
+def _revision(connection: Connection) -> int:
+    return connection.scalar(sa.select(_shared.c.revision)) or 0
+
+
+def _read_rows(connection: Connection, *conditions: sa.ColumnElement[bool]) -> Rows:
+    """Return the rows, but those that cannot be read."""
+    found = connection.execute(sa.select(_table.c.role, _table.c.name, _table.c.place, _table.c.body).where(*conditions))
+    rows: Rows = {}
+    for role, name, place, body in found:
+        key = Key(json.loads(role), json.loads(name))
+        try:
+            rows[key] = _registration(json.loads(body), place) if body else None
+        except (TypeError, ValueError, KeyError):
+            _logger.exception("A stored tool cannot be read, and is left out")
+    return rows
+
+
+def _registration(fields: Mapping[str, Any], place: int) -> Registration:
+    return Registration(**{**fields, "excluded": frozenset(fields["excluded"]), "place": place})

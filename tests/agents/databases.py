@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shutil
@@ -44,25 +45,37 @@ def why_no_postgres() -> str | None:
     return "PostgreSQL's server is not installed (Debian: postgresql)" if postgres_programs() is None else None
 
 
+def _owner() -> str | None:
+    return NOBODY_IS_ROOT if os.geteuid() == 0 else None
+
+
+def _run(folder: Path, *command: str) -> None:
+    programs = postgres_programs()
+    assert programs is not None, "PostgreSQL's server is not installed"
+    with (folder / "output").open("w+") as output:  # not a pipe, which the server would keep open
+        line = [str(programs / command[0]), *command[1:]]
+        status = subprocess.run(line, user=_owner(), cwd=folder, stdout=output, stderr=output, timeout=60).returncode
+        output.seek(0)
+        assert 0 == status, output.read()
+
+
+def restart_postgres(url: str) -> None:
+    """Restart the server of ``url`` as after a crash."""
+    host = sa.make_url(url).query["host"]
+    assert isinstance(host, str)
+    _run(Path(host), "pg_ctl", "-D", f"{host}/data", "-m", "immediate", "-w", "-l", f"{host}/log", "restart")
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """Run a server, and give the URL of its database."""
-    programs = postgres_programs()
-    assert programs is not None, "PostgreSQL's server is not installed"
-    owner = NOBODY_IS_ROOT if os.geteuid() == 0 else None
     # Not the test's own folder: a socket's path must be short, and another user's way to it open.
     folder = Path(tempfile.mkdtemp(prefix="patchbay-pg-"))
     try:
-        if owner is not None:
+        if (owner := _owner()) is not None:
             os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
         data = folder / "data"
-
-        def run(*command: str) -> None:
-            log = subprocess.run(
-                [str(programs / command[0]), *command[1:]], user=owner, cwd=folder, capture_output=True, text=True, timeout=60
-            )
-            assert 0 == log.returncode, log.stdout + log.stderr
-
+        run = functools.partial(_run, folder)
         run("initdb", "-D", str(data), "-U", "patchbay", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
         run("pg_ctl", "-D", str(data), "-o", options, "-l", str(folder / "log"), "-w", "start")

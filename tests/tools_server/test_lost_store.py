@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from patchbay.errors import ConfigurationError
+from patchbay import database
 from patchbay.registrations import RegistrationStore
 from patchbay.server import registrations
 from patchbay.server.app import create_tools_app
 from patchbay.server.governance import Governance, GovernanceSettings
-from patchbay.server.registrations import StoreLock
 from patchbay.server.settings import ToolsSettings
 from tools_server.rig import poll_until, serving
-
-LOCKS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"  # fmt: skip
 
 
 @pytest.fixture
@@ -40,15 +37,17 @@ def admin_connection(store: str) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def holder(store: str) -> int:
-    """The PostgreSQL process whose session has the lock, 0 for none."""
+def sessions(store: str, function: str = "") -> list[int]:
+    """The PostgreSQL processes of the server's sessions; ``function`` is called with each."""
+    statement = (
+        f"SELECT pid, {function}(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
     with admin_connection(store) as connection:
-        return connection.exec_driver_sql(LOCKS).scalar() or 0
+        return [pid for pid, _ in connection.exec_driver_sql(statement)]
 
 
 def terminate(store: str) -> None:
-    with admin_connection(store) as connection:
-        assert connection.exec_driver_sql(f"SELECT pg_terminate_backend({holder(store)})").scalar()
+    sessions(store, "pg_terminate_backend")
 
 
 def stored(store: str) -> dict[str, str]:
@@ -59,76 +58,13 @@ def stored(store: str) -> dict[str, str]:
     return asyncio.run(load())
 
 
-def test_lost_database_session_is_detected_and_the_lock_reacquired(store: str, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(store=store) as server:
-        assert server.register("a")["stored"]
-        was = holder(store)
-        terminate(store)
-        poll_until(lambda: holder(store) not in (0, was))
-        assert server.register("b")["stored"]
-        assert {"a": "external", "b": "external"} == stored(store)
-        with pytest.raises(ConfigurationError, match="in use by another server"):
-            asyncio.run(StoreLock(RegistrationStore(store).database).acquire())
-    assert "Traceback" not in caplog.text
-
-
-def test_registration_right_after_the_lost_lock_is_stored_or_reported(store: str) -> None:
+def test_registrations_go_on_after_the_sessions_of_the_database_are_lost(store: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving(store=store) as server:
         for number in range(5):
             terminate(store)
             assert server.register(f"t{number}")["stored"]
             assert f"t{number}" in stored(store)
-
-
-def test_registrations_are_not_stored_while_another_server_has_the_lock(
-    store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)  # the second server is there first
-    with serving(store=store) as first:
-        first.register("mine", source="first")
-        terminate(store)
-        with serving(store=store) as second:
-            monkeypatch.setattr(registrations, "RETRY_SECONDS", 0.05)
-            for _ in range(3):
-                answer = first.register("b", source="first")
-                assert (True, False) == (answer["ok"], answer["stored"])
-                assert "in use by another server" in answer["not_stored"]
-            assert {"status": "degraded", "problem": answer["not_stored"]} == first.ask("GET", "/health").json
-            assert second.register("b", source="second")["stored"]
-            assert "source_conflict" == second.register("mine", source="third")["failed_roles"][0]["code"]
-            assert {"mine": "first", "b": "second"} == stored(store)
-        poll_until(lambda: first.ask("GET", "/health").json["status"] == "ok")
-        assert {"mine": "first", "b": "second"} == {name: tool["source"] for name, tool in first.tools().items()}
-        assert first.register("c")["stored"]
-    assert {"mine": "first", "b": "second", "c": "external"} == stored(store)
-    assert 1 == caplog.text.count("are not stored, and will be tried again")
-    assert "Dropped the tool 'b' of 'first'" in caplog.text
-
-
-def test_changes_from_before_another_server_had_the_store_are_dropped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
-    with serving(store=store) as first:
-        for name in ("removed", "kept", "gone"):
-            first.register(name, source="first")
-        terminate(store)
-        with serving(store=store) as second:
-            assert not first.register("removed", source="first", description="new")["stored"]
-            assert not first.register("late", source="first")["stored"]
-            assert not first.post("unregister", name="kept", source="first").json["stored"]
-            second.post("unregister", name="removed")
-        assert first.post("unregister", name="gone", source="first").json["stored"]  # after the other server
-        assert first.register("new")["stored"]
-        assert {"kept", "new"} == set(first.tools()) == set(stored(store))
-
-
-def test_server_without_the_lock_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
-    with serving(store=store) as first:
-        first.register("a")
-        terminate(store)
-        with serving(store=store):
-            assert not first.register("b")["stored"]
-            assert not first.post("unregister", name="a").json["stored"]
+    assert "Traceback" not in caplog.text
 
 
 @pytest.fixture
@@ -209,12 +145,24 @@ def test_nothing_is_said_to_be_stored_while_the_folder_of_the_file_is_away(file:
         assert {"a", "b"} == set(stored_after_kill(file))
 
 
+def stop_sessions(store: str) -> list[int]:
+    """Let the sessions hang; new ones of the same server would not."""
+    hung = sessions(store)
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    return hung
+
+
+def go_on(hung: list[int]) -> None:
+    for pid in hung:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "SAVE_TIMEOUT", 0.2)
     with serving(store=store) as server:
         server.register("a")
-        hung = holder(store)
-        os.kill(hung, signal.SIGSTOP)
+        hung = stop_sessions(store)
         try:
             answer = server.register("b")
             assert (True, False, "the store has not answered within 0.2 s") == (
@@ -224,18 +172,18 @@ def test_a_store_that_hangs_is_waited_for_with_a_limit(store: str, monkeypatch: 
             )
             assert "degraded" == server.ask("GET", "/health").json["status"]
         finally:
-            os.kill(hung, signal.SIGCONT)
+            go_on(hung)
         poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
         assert {"a", "b"} == set(stored(store))
 
 
 def test_server_with_a_hanging_store_can_be_stopped(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "SAVE_TIMEOUT", 0.2)
+    monkeypatch.setattr(database, "CLOSE_SECONDS", 0.2)
     with serving(store=store) as server:
-        hung = holder(store)
-        os.kill(hung, signal.SIGSTOP)
+        hung = stop_sessions(store)
         server.register("a")
-    os.kill(hung, signal.SIGCONT)
+    go_on(hung)
 
 
 def test_database_outage_is_one_log_line_and_recovers(store: str, postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ import logging
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 from pydantic import ValidationError
@@ -19,7 +19,8 @@ from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.plugins.host.control import make_host, serve_host
 from patchbay.plugins.host.host import PluginHost
 from patchbay.plugins.host.process import LogLine
-from patchbay.plugins.host.server_api import Accepted, Listing, Refused, WantedTool
+from patchbay.plugins.host.server_api import Accepted, Listing, Refused, ServerUnavailableError, WantedTool
+from patchbay.server.errors import RegistrationConflictError
 from patchbay.server.registry_models import ClearBody, RegisterBody, UnregisterBody
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.runtime import listen_on
@@ -48,7 +49,8 @@ class LocalToolsApi:
         names = ("name", "description", "parameters", "callback_url", "role", "source", "timeout_seconds", "annotations")
         try:
             body = RegisterBody(secret=self._secret, **{name: getattr(tool, name) for name in names})
-            answer = await self._service.register(body, trusted=True)
+            with _retried():
+                answer = await self._service.register(body, trusted=True)
         except (ValidationError, ConfigurationError, UnknownRoleError) as error:
             return Refused(str(error))
         if answer["ok"]:
@@ -59,14 +61,25 @@ class LocalToolsApi:
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
         """Remove a tool of this source."""
         body = UnregisterBody(name=name, role=role, expected_source=source, secret=self._secret)
-        await self._service.unregister(body, trusted=True)
+        with _retried():
+            await self._service.unregister(body, trusted=True)
 
     async def clear(self, source: str) -> None:
         """Remove all tools of a source."""
-        await self._service.clear(ClearBody(source=source, role=None, secret=self._secret), trusted=True)
+        with _retried():
+            await self._service.clear(ClearBody(source=source, role=None, secret=self._secret), trusted=True)
 
     async def aclose(self) -> None:
         """Keep the registry, which the server closes."""
+
+
+@contextmanager
+def _retried() -> Iterator[None]:
+    """Turn a conflict with another server into an error after which the host tries again."""
+    try:
+        yield
+    except RegistrationConflictError as error:
+        raise ServerUnavailableError(str(error)) from None
 
 
 class ServedPlugins:

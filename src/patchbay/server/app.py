@@ -25,6 +25,7 @@ from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
 from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
 from patchbay.server.callback_tool import CallbackDispatcher
+from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
 from patchbay.server.console_sessions import ConsoleSessions
@@ -186,8 +187,12 @@ class ToolsApp:
         self.governance.stop()
 
     def problem(self) -> str:
-        """Return why the server is not ready, "" if it is."""
-        return (self._writer.problem if self._writer is not None else None) or ""
+        """Return why the server is not ready, "" if it is.
+
+        With a database that servers share it is ready while that is away: the others would be as little.
+        """
+        writer = self._writer
+        return "" if writer is None or writer.shared_id else writer.problem or ""
 
     async def reload(self) -> str:
         """Read the configuration of hooks, approvals and MCP servers again; return a summary. Raises ConfigurationError."""
@@ -241,6 +246,9 @@ def create_tools_app(
     health.on_change = partial(_sync_sessions, managers)
     store = RegistrationStore(store) if isinstance(store, str) else store
     writer = RegistrationWriter(registry, store) if store is not None else None
+    if store is not None and store.is_shared:
+        health.is_shared = True
+        registry.subscribe(partial(_follow_other_servers, health, managers))
     read_servers = mcp_servers if callable(mcp_servers) else None
     mcp_host = McpHost(
         mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins
@@ -348,6 +356,12 @@ def _sync_sessions(managers: Mapping[str, LLMSessionManager], change: Change) ->
     for role in change.affected_roles:
         if role in managers:
             managers[role].sync_later()
+
+
+def _follow_other_servers(health: CallbackHealth, managers: Mapping[str, LLMSessionManager], change: Change) -> None:
+    if change.action == "apply_stored":
+        health.hide_again()
+        _sync_sessions(managers, change)
 
 
 class GovernedProxy(ProxyApp):

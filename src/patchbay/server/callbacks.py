@@ -114,12 +114,14 @@ class CallbackHealth:
     """Counts failed connections in a row per endpoint, and hides or drops tools. For one event loop at a time.
 
     ``registry`` is set after construction, since its tools need this. ``on_change`` is called with each change made here. Without
-    checks (``lease`` 0), hidden tools are shown again after HIDDEN_SECONDS.
+    checks (``lease`` 0), hidden tools are shown again after HIDDEN_SECONDS. Where other servers have the same tools
+    (``is_shared``), nothing is dropped: they may reach what this one does not.
     """
 
     def __init__(self, settings: ToolsSettings) -> None:
         self.registry: ToolRegistry
         self.on_change: Callable[[Change], object] | None = None
+        self.is_shared = False
         self._max_failures = settings.max_failures
         self._connect_timeout = settings.connect_timeout
         self._is_watched = settings.lease > 0
@@ -129,7 +131,7 @@ class CallbackHealth:
         """Count a failed connection: refused, or not made in time."""
         count = self._failures.pop(endpoint, 0) + 1
         self._failures[endpoint] = count
-        if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX):
+        if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX) and not self.is_shared:
             del self._failures[endpoint]
             change = self.registry.clear(endpoint.source, origin=endpoint.origin, inside=True)
             self._report(change, "Callback %s unreachable; dropping tools of %s", endpoint)
@@ -153,6 +155,11 @@ class CallbackHealth:
         """Reset the count for a new registration; hidden tools stay hidden until a connection succeeds."""
         if endpoint in self._failures:
             self._failures[endpoint] = 0
+
+    def hide_again(self) -> None:
+        """Hide the tools of unreachable callbacks that another server has registered again."""
+        for endpoint in self._failures:
+            self.registry.hide(endpoint.source, origin=endpoint.origin)
 
     def endpoints(self) -> dict[CallbackEndpoint, str]:
         """Return the endpoints of all callbacks, each with one of its URLs."""

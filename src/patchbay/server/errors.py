@@ -39,6 +39,16 @@ class NotFoundError(PatchbayError):
     status = 404
 
 
+class RegistrationConflictError(PatchbayError):
+    """Another server has changed a tool of this name at the same time. Nothing was changed here."""
+
+    code = "registration_conflict"
+    status = 409
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Another server has changed the tool {name[:100]!r} at the same time: try again.")
+
+
 class NoUpstreamError(NotFoundError):
     """This server has no upstream."""
 

@@ -50,12 +50,13 @@ REFUSALS: Final[Responses] = {
 BODY_REFUSALS: Final[Responses] = {
     408: {"model": Refused, "description": "The body did not come in time."},
     413: {"model": Refused, "description": "The body is too large."},
+    409: {"model": Refused, "description": "Another server with the same database has changed a tool of this name: try again."},
     422: {"model": Unfit, "description": "The body is not JSON, or does not fit. Nothing was changed."},
 }
 """Further error responses of routes with a body."""
 
 _LIST_HEADERS: Final = {
-    "ETag": {"description": "The version of this list; it changes with each change and each start of the server.", **_TEXT},
+    "ETag": {"description": "The version of this list; it changes with what is listed, and with `instance_id`.", **_TEXT},
     "Cache-Control": {"description": "`no-cache`: ask again each time, with If-None-Match.", **_TEXT},
 }
 

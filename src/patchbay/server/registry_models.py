@@ -158,7 +158,9 @@ class Answer(BaseModel):
     """Common fields of all responses. Check `ok`: a change that failed also has status 200."""
 
     ok: bool
-    instance_id: str = Field(description="Changes with each start of the server.")
+    instance_id: str = Field(
+        description="Changes with each start; servers with one PostgreSQL database have one."
+    )
     revision: int = Field(description="Increases with every change of the registry.")
 
 

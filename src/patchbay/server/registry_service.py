@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ _METADATA = ("annotations", "title", "output_schema")
 class RegistryService:
     """Carries out requests. ``managers`` are the roles' live sessions; ``writer`` is None without a store.
 
-    ``instance_id`` changes with each start, so that clients detect a restart.
+    ``instance_id`` changes with each start, so that clients detect a restart; servers that share a store have one.
     """
 
     def __init__(
@@ -54,12 +54,22 @@ class RegistryService:
         sync_timeout: float,
     ) -> None:
         self.registry = registry
-        self.instance_id = uuid.uuid4().hex
+        self._own_id = uuid.uuid4().hex
         self._managers = managers
         self._health = health
         self._writer = writer
         self._governance = governance
         self._sync_timeout = sync_timeout
+
+    @property
+    def instance_id(self) -> str:
+        """The id of the registry."""
+        return (self._writer.shared_id if self._writer is not None else "") or self._own_id
+
+    @property
+    def revision(self) -> int:
+        """The number of the registry's last change."""
+        return self._writer.revision if self._writer is not None and self._writer.shared_id else self.registry.revision
 
     async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
         """Register a tool. Raises UnknownRoleError; ConfigurationError for a tool that cannot be made."""
@@ -107,10 +117,11 @@ class RegistryService:
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
 
     def etag(self, role: str | None, *, trusted: bool = False) -> str:
-        """Return the tag of a listing, which changes with every change and every start."""
+        """Return the tag of a listing, which changes with what is listed, and with ``instance_id``."""
         about = f"{_digest(role) if role else 'all'}{'.trusted' if trusted else ''}"
+        listed = _digest(*(f"{name} {each.etag}" for name, each in self.registry.snapshots(role).items()))
         behind = self._pending_roles()
-        return f"{self.instance_id}.{self.registry.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
+        return f"{self.instance_id}.{listed}.{about}{f'.{_digest(*behind)}' if behind else ''}"
 
     def listing(self, role: str | None, *, trusted: bool = False) -> bytes:
         """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError.
@@ -188,7 +199,7 @@ class RegistryService:
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
             return [], failed, self._stored(self.store_problem)
-        problem, errors = await asyncio.gather(self._save(), self._sync(change.affected_roles))
+        problem, errors = await asyncio.gather(self._save(change.keys), self._sync(change.affected_roles))
         failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
         return list(change.affected_roles), failed, self._stored(problem)
 
@@ -207,8 +218,8 @@ class RegistryService:
         """Why nothing can be stored at the moment; None where it can, and without a store."""
         return self._writer.problem if self._writer is not None else None
 
-    async def _save(self) -> str | None:
-        return await self._writer.saved() if self._writer is not None else None
+    def _save(self, keys: Iterable[Key]) -> Awaitable[str | None]:
+        return self._writer.saving(keys) if self._writer is not None else asyncio.sleep(0)
 
     def _stored(self, problem: str | None) -> Body:
         """Return the fields about the store."""
@@ -243,7 +254,7 @@ class RegistryService:
         return secrets.token_urlsafe(24)
 
     def _answer(self, *, ok: bool, **rest: Any) -> Body:
-        return {"ok": ok, **rest, "instance_id": self.instance_id, "revision": self.registry.revision}
+        return {"ok": ok, **rest, "instance_id": self.instance_id, "revision": self.revision}
 
     def _called(
         self, role: str, call: ToolCall, content: str, *, output: Any = None, seconds: float = 0.0, **failure: str | None

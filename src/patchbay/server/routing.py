@@ -18,6 +18,7 @@ from starlette.routing import Match
 from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.schema.arguments import finite_float, refuse_constant
+from patchbay.server.errors import RegistrationConflictError
 from patchbay.server.request_log import log_error_response
 from patchbay.tools import well_formed
 
@@ -77,7 +78,8 @@ KNOWN_PARAMETERS: Final = Depends(refuse_unknown)
 
 def handle_errors(app: FastAPI) -> None:
     """Register handlers for what routes and bodies raise, with responses in the shapes of the contract."""
-    for kind in (UnknownRoleError, ConfigurationError, RequestValidationError, HTTPException, DBAPIError):
+    kinds = (UnknownRoleError, ConfigurationError, RegistrationConflictError, RequestValidationError, HTTPException, DBAPIError)
+    for kind in kinds:
         app.add_exception_handler(kind, _respond_to)
 
 
@@ -90,6 +92,8 @@ async def _respond_to(request: Request, error: Exception) -> Response:
         response = json_response({"detail": [_plain(each) for each in error.errors()]}, 422)
     elif isinstance(error, UnknownRoleError):
         response = json_response({"detail": well_formed(str(error)), "code": error.code}, 404)
+    elif isinstance(error, RegistrationConflictError):
+        response = json_response({"detail": well_formed(str(error)), "error_code": error.code}, error.status)
     elif isinstance(error, ConfigurationError):
         response = json_response(error_detail("value_error", ["body"], str(error), None), 422)
     elif isinstance(error, HTTPException):

@@ -143,7 +143,7 @@ class Registration:
         return self.role == role if self.role is not None else role not in self.excluded
 
 
-Action = Literal["register", "unregister", "clear", "hide", "show", "add_role", "remove_role", "restore"]
+Action = Literal["register", "unregister", "clear", "hide", "show", "add_role", "remove_role", "restore", "apply_stored"]
 
 EVERY_ROLE = "*"
 """The name of "all roles" in failures."""

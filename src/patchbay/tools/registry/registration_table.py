@@ -180,6 +180,13 @@ class RegistrationTable:
                 differ.append(key)
         return [self._by_name[key.name][key.role] for key in came], differ
 
+    def put(self, key: Key, entry: Entry | None) -> None:
+        """Set what is under a key; None for nothing."""
+        if entry is not None:
+            self._set(entry)
+        elif key in [each.key for each in self.entries_named(key.name)]:
+            self._drop(key)
+
     def set_hidden(self, entry: Entry, *, hidden: bool) -> None:
         """Set whether an entry is hidden."""
         self._set(replace(entry, hidden=hidden))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -299,6 +299,31 @@ class ToolRegistry:
                 change.roles.update(dict.fromkeys(each for each in self._roles if entry.registration.reaches(each)))
 
         return self._change("restore", work)
+
+    def apply_stored(self, stored: Mapping[Key, Registration | None]) -> Change:
+        """Apply what another server has stored under these keys (None: it was removed there), without checking permissions.
+
+        Tools of this process stay. The change has no keys: it is stored already.
+        """
+        made: dict[Key, Entry | None] = {}
+        for key, registration in stored.items():
+            try:
+                made[key] = self._entry(registration) if registration is not None else None
+            except Exception:
+                _logger.exception("The stored tool %r cannot be used", key.name)
+
+        def work(change: Changing) -> None:
+            names = {key.name for key in made}
+            before = {(role, name): self._table.visible_entry(role, name) for role in self._roles for name in names}
+            for key, entry in made.items():
+                here = self._table.get(key)
+                if here is None or (here.registration.is_remote and (entry is None or here.registration != entry.registration)):
+                    self._table.put(key, entry)
+            for (role, name), was in before.items():
+                if self._table.visible_entry(role, name) is not was:
+                    change.roles[role] = None
+
+        return self._change("apply_stored", work)
 
     # Shared by all changes
 

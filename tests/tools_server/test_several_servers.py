@@ -1,0 +1,197 @@
+"""Several servers on one PostgreSQL database: a change by one is seen by the others, and where two change one name, one wins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agents.databases import execute
+from patchbay.registrations import RegistrationStore
+from patchbay.server import registrations
+from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
+from patchbay.server.settings import ToolsSettings
+from patchbay.tools.registry import Key, Registration
+from registry.registering import registry_of, remote
+from tools_server.rig import Server, poll_until, serving
+
+
+@contextlib.contextmanager
+def servers(store: str, count: int) -> Iterator[list[Server]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(serving(store=store)) for _ in range(count)]
+
+
+def test_a_change_is_seen_by_all_servers_at_once(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)  # by notification alone
+    waits = []
+    with servers(new_postgres, 3) as (first, *others):
+        for number in range(20):
+            assert first.register(f"t{number}")["stored"]
+            began = time.monotonic()
+            poll_until(lambda: all(f"t{number}" in each.tools() for each in others))  # noqa: B023
+            waits.append(time.monotonic() - began)
+        assert others[0].post("unregister", name="t0").json["removed"]
+        poll_until(lambda: all("t0" not in each.tools() for each in (first, *others)))
+        assert others[0].post("clear", source="external").json["removed"] == 2 * 19
+        poll_until(lambda: not first.tools())
+    assert statistics.median(waits) < 0.5  # 5 ms on a quiet machine
+
+
+def test_a_change_is_seen_where_its_notification_was_lost(new_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deaf(*_: object) -> None: ...
+
+    monkeypatch.setattr(registrations, "listen", deaf)
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 0.05)
+    with servers(new_postgres, 2) as (first, second):
+        first.register("a")
+        poll_until(lambda: "a" in second.tools())
+
+
+def test_a_server_that_starts_later_has_everything_and_one_that_ends_takes_nothing_away(new_postgres: str) -> None:
+    with serving(store=new_postgres) as first:
+        first.register("a")
+        with serving(store=new_postgres) as second:
+            assert {"a"} == set(second.tools())
+            second.register("b")
+        poll_until(lambda: {"a", "b"} == set(first.tools()))
+
+
+def test_one_of_two_sources_that_register_a_name_at_the_same_time_gets_it_on_all_servers(new_postgres: str) -> None:
+    answers: dict[tuple[str, str], int] = {}
+
+    def register(server: Server, source: str) -> None:
+        for number in range(20):
+            name, body = f"t{number}", {"parameters": {}, "source": source, "callback_url": "http://127.0.0.1:9/call"}
+            answer = server.post("register", name=name, **body)
+            is_kept = answer.status == 200 and answer.json["ok"] and answer.json["stored"]
+            answers[name, source] = is_kept
+            if not is_kept:
+                failed = answer.json["failed_roles"][0]["code"] if answer.status == 200 else answer.json["error_code"]
+                assert failed in ("registration_conflict", "source_conflict"), answer.json
+
+    with servers(new_postgres, 2) as both:
+        for each in both:
+            each.post("unregister", name="none")  # FastAPI makes the models of its routes then, in one thread at a time
+        threads = [threading.Thread(target=register, args=(each, f"s{number}")) for number, each in enumerate(both)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        winners = {name: source for (name, source), is_kept in answers.items() if is_kept}
+        assert 20 == len(winners) == sum(answers.values())
+        for each in both:
+            poll_until(lambda: winners == {name: tool["source"] for name, tool in each.tools().items()}, shown=winners)  # noqa: B023
+
+
+async def test_names_that_both_have_changed_are_those_of_the_first_to_commit(new_postgres: str) -> None:
+    async with RegistrationStore(new_postgres) as ours, RegistrationStore(new_postgres) as theirs:
+        here, there = registry_of(), registry_of()
+        await theirs.save(there, there.register(remote("t", "x", role=None)))
+        assert [] == await ours.exchange(here)
+        assert ["x"] == [each.source for each in here.registrations()]
+        await theirs.save(there, there.register(remote("t", "x", role="ann", description="theirs")))
+        ours.mark_unsaved(here.unregister("t", "ben").keys)
+        ours.mark_unsaved(here.register(remote("u")).keys)
+        assert [Key(None, "t")] == await ours.exchange(here)
+        assert {("t", None, frozenset({"ann"})), ("t", "ann", frozenset()), ("u", None, frozenset())} == rows(
+            here.registrations()
+        )
+        await theirs.exchange(there)
+        assert rows(here.registrations()) == rows(there.registrations())
+        assert [] == ours.unsaved
+
+
+async def test_a_server_that_is_far_behind_or_ahead_of_a_restored_copy_catches_up(new_postgres: str, monkeypatch) -> None:
+    monkeypatch.setattr("patchbay.registrations.KEPT_REMOVALS", 3)
+    async with RegistrationStore(new_postgres) as ours, RegistrationStore(new_postgres) as theirs:
+        here, there = registry_of(), registry_of()
+        await theirs.save(there, there.register(remote("gone")))
+        await ours.exchange(here)
+        await theirs.save(there, there.unregister("gone"))
+        for number in range(6):
+            await theirs.save(there, there.register(remote(f"t{number}")))
+        await ours.exchange(here)
+        assert rows(there.registrations()) == rows(here.registrations())
+        engine = ours.database.connect()
+        with engine.begin():
+            engine.exec_driver_sql("UPDATE patchbay_registry SET revision = 2")
+            engine.exec_driver_sql("DELETE FROM patchbay_registrations WHERE name <> '\"t0\"'")
+        engine.close()
+        await ours.exchange(here)
+        await ours.exchange(here)
+        assert {f"t{number}" for number in range(6)} == {each.name for each in await theirs.load()}
+
+
+def rows(found: list[Registration]) -> set[tuple[str, str | None, frozenset[str]]]:
+    return {(each.name, each.role, each.excluded) for each in found}
+
+
+async def test_a_change_that_comes_while_the_others_are_read_is_not_lost_in_silence(new_postgres: str, monkeypatch) -> None:
+    async with RegistrationStore(new_postgres) as ours, RegistrationStore(new_postgres) as theirs:
+        here, there = registry_of(), registry_of()
+        await ours.load()
+        await theirs.save(there, there.register(remote("t", "theirs")))
+        read = ours.database.read
+
+        async def read_slowly(work):
+            found = await read(work)
+            await asyncio.sleep(0)
+            if isinstance(found, tuple):
+                ours.mark_unsaved(here.register(remote("t", "ours")).keys)
+            return found
+
+        monkeypatch.setattr(ours.database, "read", read_slowly)
+        assert [] == await ours.exchange(here)
+        assert [Key(None, "t")] == await ours.exchange(here)
+        assert ["theirs"] == [each.source for each in here.registrations()]
+
+
+def test_a_list_is_the_same_on_all_servers(new_postgres: str) -> None:
+    with servers(new_postgres, 2) as both:
+        registered = both[0].register("a")
+        poll_until(lambda: "a" in both[1].tools())
+        listings = [each.ask("GET", "/api/tools") for each in both]
+        assert listings[0].json == listings[1].json
+        assert (registered["instance_id"], registered["revision"]) == (
+            listings[1].json["instance_id"],
+            listings[1].json["revision"],
+        )
+        assert 304 == both[1].ask("GET", "/api/tools", if_none_match=listings[0].headers["etag"]).status
+
+
+def test_what_one_server_cannot_reach_is_hidden_there_and_stays_for_the_others(new_postgres: str) -> None:
+    endpoint = CallbackEndpoint("plugin:p", "http://127.0.0.1:9")
+    with servers(new_postgres, 2) as (first, second):
+        first.register("a", source="plugin:p")
+        poll_until(lambda: "a" in second.tools())
+        health = CallbackHealth(ToolsSettings(lease=60.0))
+        health.registry, health.is_shared = second.app.registry, True
+        for _ in range(10):
+            health.failed(endpoint)
+        second.register("b")
+        poll_until(lambda: "b" in first.tools())
+        assert ("hidden", "active") == (second.tools()["a"]["state"], first.tools()["a"]["state"])
+        first.register("a", source="plugin:p", description="again")
+        poll_until(lambda: second.tools()["a"]["description"] == "again")
+        health.hide_again()
+        assert "hidden" == second.tools()["a"]["state"]
+
+
+def test_a_server_is_ready_while_the_shared_database_is_away(new_postgres: str, postgres_url: str) -> None:
+    name = new_postgres.partition("@/")[2].partition("?")[0]
+    with serving(store=new_postgres) as server:
+        execute(postgres_url, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        execute(postgres_url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        try:
+            assert not server.register("a")["stored"]
+            assert "degraded" == server.ask("GET", "/health").json["status"]
+            assert ("", {"a"}) == (server.app.problem(), set(server.tools()))
+        finally:
+            execute(postgres_url, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+        poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
