@@ -87,18 +87,23 @@ class _Open:
     made: bool = False
     connections: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The driver's connections to PostgreSQL."""
+    is_closing: bool = False
 
     def finish(self) -> None:
         """Wait for submitted work, and close every connection. A server that hangs is waited for CLOSE_SECONDS."""
-        timer = threading.Timer(CLOSE_SECONDS, self._break_off)
-        timer.daemon = True
-        timer.start()
-        self.threads.shutdown(wait=True)
-        timer.cancel()
+        if self.file is None:
+            timer = threading.Timer(CLOSE_SECONDS, self._break_off)
+            timer.daemon = True
+            timer.start()
+            self.threads.shutdown(wait=True)
+            timer.cancel()
+        else:
+            self.threads.shutdown(wait=True)
         self.engine.dispose()
 
     def _break_off(self) -> None:
-        """Shut down the connections' sockets: what waits for an answer fails."""
+        """Shut down the connections' sockets: what waits for an answer fails, and does not connect again."""
+        self.is_closing = True
         for connection in list(self.connections):
             with contextlib.suppress(Exception), socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
                 end.shutdown(socket.SHUT_RDWR)
@@ -164,9 +169,9 @@ class Database:
         return None if self.is_postgres or not self.url.database else Path(self.url.database)
 
     @property
-    def libpq_uri(self) -> str:
-        """The address of a PostgreSQL database for a connection outside of this object; it may hold a password."""
-        return self._watched_url.set(drivername="postgresql").render_as_string(hide_password=False)
+    def connect_arguments(self) -> tuple[Any, Any]:
+        """The driver's positional and keyword arguments for a PostgreSQL connection of the caller's own."""
+        return self.url.get_dialect()().create_connect_args(self._watched_url)
 
     @property
     def _watched_url(self) -> URL:
@@ -384,7 +389,12 @@ class Database:
             connection.execute(_POSTGRES_LIMITS)
             connection.commit()
 
+        def refuse(*_: Any) -> None:
+            if opened.is_closing:
+                raise OSError("the database is being closed")
+
         sqlalchemy.event.listen(engine, "connect", prepare)
+        sqlalchemy.event.listen(engine, "do_connect", refuse)
         return opened
 
     def _new_sqlite(self) -> _Open:

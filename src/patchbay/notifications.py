@@ -26,12 +26,15 @@ async def listen(database: Database, channel: str, on_change: Callable[[], objec
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
     while True:
         try:
-            async with await psycopg.AsyncConnection.connect(database.libpq_uri, autocommit=True) as connection:
+            args, options = database.connect_arguments
+            async with await psycopg.AsyncConnection.connect(*args, **options, autocommit=True) as connection:
                 await connection.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
                 backoff.reset()
                 on_change()
                 async for _notification in connection.notifies():
                     on_change()
         except (psycopg.Error, OSError) as error:
-            _logger.debug("No notifications of the database: %s", type(error).__name__)
+            if not backoff.failures:
+                why = " ".join(str(error).split())[:300]
+                _logger.warning("Changes of other servers are noticed with a delay: %s", why or type(error).__name__)
         await asyncio.sleep(backoff.fail())

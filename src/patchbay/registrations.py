@@ -116,15 +116,17 @@ class RegistrationStore:
         Where it raises, nothing was stored; the next call writes that too. A cancelled caller waits for its end.
         """
         self.mark_unsaved(key for change in changes for key in change.keys)
-        if not self.unsaved:
-            return
-        self._written(await self._database.write(lambda connection: self._write(connection, registry), exclusive=True))
+        with self._guard:
+            unsaved = dict(self._unsaved)
+        if unsaved:
+            await self._database.write(lambda connection: self._write(connection, registry, unsaved), exclusive=True)
+            self._written(unsaved)
 
-    async def exchange(self, registry: ToolRegistry) -> list[Key]:
+    async def exchange(self, registry: ToolRegistry) -> set[str]:
         """Store what is unsaved, and apply to the registry what other servers have stored since the last call.
 
-        Returns the unsaved keys that were dropped, since another server has changed a tool of the name: the registry has that
-        server's then. For one task at a time; raises as ``save``.
+        Returns the names whose unsaved changes were dropped, since another server has changed a tool of the name: the registry
+        has that server's then. For one task at a time, on the event loop that changes the registry; raises as ``save``.
         """
         database = self._database
         if not self.is_shared:
@@ -132,24 +134,23 @@ class RegistrationStore:
                 await self.save(registry)
             else:
                 await database.write(lambda connection: connection.scalar(sa.select(1)))  # fails where the file is lost
-            return []
+            return set()
         if self.unsaved:
             found = await database.write(lambda connection: self._exchange(connection, registry), exclusive=True)
         elif self._seen == await database.read(_revision):
-            return []
+            return set()
         else:
-            found = await database.read(lambda connection: self._exchange(connection, registry))
+            found = await database.read(lambda connection: ({}, *self._changes_of_others(connection, registry, ())))
         unsaved, rows, revision = found
         # From here to the end nothing is awaited: a change of this event loop comes before, and is seen below, or after.
         changed = {key.name for key in rows}
+        dropped = {key.name for key in unsaved if key.name in changed and rows.get(key) != registry.get(key)}
         with self._guard:
             newer = {key.name for key, call in self._unsaved.items() if unsaved.get(key) != call}
         self._contested = newer & changed
-        dropped = [key for key in unsaved if key.name in changed - newer]
         self._written({key: call for key, call in unsaved.items() if key.name not in self._contested})
-        if revision < self._seen:  # a database that was restored from a copy: what it has lost is stored again
-            here = (each.key for each in registry.registrations() if each.is_remote)
-            self.mark_unsaved(key for key in here if key.name not in changed)
+        if revision < self._seen:  # a database that has lost its last changes: they are stored again
+            self.mark_unsaved(each.key for each in registry.registrations() if each.is_remote)
         self._seen = revision
         registry.apply_stored({key: each for key, each in rows.items() if key.name not in self._contested})
         return dropped
@@ -186,35 +187,33 @@ class RegistrationStore:
         """Store what is unsaved, but names that others have changed; return it, what others have stored, and the revision."""
         with self._guard:
             unsaved = dict(self._unsaved)
-        revision = _revision(connection)
-        rows = self._changes_of_others(connection, registry, unsaved, revision)
+        rows, revision = self._changes_of_others(connection, registry, unsaved)
         changed = {key.name for key in rows}
         if mine := [key for key in unsaved if key.name not in changed]:
-            self._write(connection, registry, mine)
-            revision += 1
+            revision = self._write(connection, registry, mine)
         return unsaved, rows, revision
 
-    def _changes_of_others(self, connection: Connection, registry: ToolRegistry, unsaved: Iterable[Key], revision: int) -> Rows:
-        """Return what others have stored since the last call, and all that there is under the names that are unsaved here too."""
+    def _changes_of_others(self, connection: Connection, registry: ToolRegistry, unsaved: Iterable[Key]) -> tuple[Rows, int]:
+        """Return what others have stored since the last call, all that there is under unsaved names of it, and the revision."""
+        revision = _revision(connection)
         here = [each.key for each in registry.registrations() if each.is_remote]
         if self._seen > revision:  # see ``exchange``
-            return _read_rows(connection)
+            known = {key.name for key in here}
+            return {key: each for key, each in _read_rows(connection).items() if key.name not in known}, revision
         if self._seen + KEPT_REMOVALS < revision:
             rows = _read_rows(connection)
-            return rows | {key: None for key in here if key not in rows and key not in unsaved}
+            return rows | {key: None for key in here if key not in rows and key not in unsaved}, revision
         rows = _read_rows(connection, _table.c.revision > self._seen)
         if both := {key.name for key in unsaved} & ({key.name for key in rows} | self._contested):
             rows |= _read_rows(connection, _table.c.name.in_([json.dumps(name) for name in both]))
             rows |= {key: None for key in here if key not in rows and key.name in both}
-        return rows
+        return rows, revision
 
-    def _write(self, connection: Connection, registry: ToolRegistry, keys: Iterable[Key] | None = None) -> dict[Key, int]:
-        """Store what the registry has under the keys (None: all that are unsaved)."""
-        with self._guard:
-            unsaved = dict(self._unsaved)
+    def _write(self, connection: Connection, registry: ToolRegistry, keys: Iterable[Key]) -> int:
+        """Store what the registry has under the keys, and return the revision, 0 where the store is not shared."""
         revision = self._next_revision(connection) if self.is_shared else 0
         rows = []
-        for key in unsaved if keys is None else keys:
+        for key in keys:
             registration = registry.get(key)
             body = _body(registration) if registration is not None and registration.is_remote else None
             if registration is not None and body is not None:
@@ -227,7 +226,7 @@ class RegistrationStore:
             insert = self._insert(_table)
             changed = {name: insert.excluded[name] for name in ("place", "body", "revision")}
             connection.execute(insert.on_conflict_do_update(index_elements=["role", "name"], set_=changed), rows)
-        return unsaved
+        return revision
 
     def _next_revision(self, connection: Connection) -> int:
         """Return the revision of an exclusive transaction's changes, and notify the others at its end."""
@@ -277,6 +276,7 @@ def _read_rows(connection: Connection, *conditions: sa.ColumnElement[bool]) -> R
             rows[key] = _registration(json.loads(body), place) if body else None
         except (TypeError, ValueError, KeyError):
             _logger.exception("A stored tool cannot be read, and is left out")
+            rows[key] = None
     return rows
 
 

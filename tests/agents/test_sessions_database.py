@@ -183,6 +183,12 @@ def test_lost_connections_break_neither_the_run_nor_later_locks(postgres_url, se
     assert ["1", "2", "2"] == run(work())
 
 
+async def test_a_lock_outlives_the_limit_of_idle_transactions(new_postgres):
+    states = "SELECT string_agg(DISTINCT state, ' ') FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    async with DatabaseSessionService(new_postgres) as service, service.lock("app", "u", "s"):
+        assert "idle" == await asyncio.to_thread(execute, new_postgres, states)
+
+
 async def test_released_session_locks_leave_no_open_files(tmp_path):
     async with DatabaseSessionService(tmp_path / "s.db") as service:
         async with service.lock("app", "u", "a"):

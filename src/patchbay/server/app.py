@@ -25,7 +25,6 @@ from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
 from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
 from patchbay.server.callback_tool import CallbackDispatcher
-from patchbay.server.callbacks import CallbackHealth
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
 from patchbay.server.console_sessions import ConsoleSessions
@@ -248,7 +247,7 @@ def create_tools_app(
     writer = RegistrationWriter(registry, store) if store is not None else None
     if store is not None and store.is_shared:
         health.is_shared = True
-        registry.subscribe(partial(_follow_other_servers, health, managers))
+        registry.subscribe(lambda change: _sync_sessions(managers, change) if change.action == "apply_stored" else None)
     read_servers = mcp_servers if callable(mcp_servers) else None
     mcp_host = McpHost(
         mcp_servers() if callable(mcp_servers) else mcp_servers, registry, on_change=health.on_change, pins=mcp_pins
@@ -356,12 +355,6 @@ def _sync_sessions(managers: Mapping[str, LLMSessionManager], change: Change) ->
     for role in change.affected_roles:
         if role in managers:
             managers[role].sync_later()
-
-
-def _follow_other_servers(health: CallbackHealth, managers: Mapping[str, LLMSessionManager], change: Change) -> None:
-    if change.action == "apply_stored":
-        health.hide_again()
-        _sync_sessions(managers, change)
 
 
 class GovernedProxy(ProxyApp):

@@ -156,11 +156,6 @@ class CallbackHealth:
         if endpoint in self._failures:
             self._failures[endpoint] = 0
 
-    def hide_again(self) -> None:
-        """Hide the tools of unreachable callbacks that another server has registered again."""
-        for endpoint in self._failures:
-            self.registry.hide(endpoint.source, origin=endpoint.origin)
-
     def endpoints(self) -> dict[CallbackEndpoint, str]:
         """Return the endpoints of all callbacks, each with one of its URLs."""
         return {

@@ -40,7 +40,7 @@ class NotFoundError(PatchbayError):
 
 
 class RegistrationConflictError(PatchbayError):
-    """Another server has changed a tool of this name at the same time. Nothing was changed here."""
+    """Another server has changed a tool of this name at the same time; this server has taken its change over."""
 
     code = "registration_conflict"
     status = 409

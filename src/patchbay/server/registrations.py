@@ -22,7 +22,7 @@ from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.notifications import listen
 from patchbay.registrations import CHANNEL, RegistrationStore
 from patchbay.server.errors import RegistrationConflictError
-from patchbay.tools.registry import Change, Key, ToolRegistry
+from patchbay.tools.registry import Change, ToolRegistry
 
 ACQUIRE_TIMEOUT: Final = 1.0
 """Seconds until the lock of a process that was just killed is gone."""
@@ -91,7 +91,7 @@ class RegistrationWriter:
         self._store = store
         self._lock = FileLock(store.database)
         self._reported = ""
-        self._waiting: dict[asyncio.Future[str | None], frozenset[Key]] = {}
+        self._waiting: dict[asyncio.Future[str | None], frozenset[str]] = {}  # with the names of what they have changed
         self._wakeup: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +125,7 @@ class RegistrationWriter:
         return self._store.revision
 
     async def close(self) -> None:
-        """Write the last changes, and close the store. A store that does not respond is waited for SAVE_TIMEOUT."""
+        """Write the last changes, and close the store. One that does not respond is waited for SAVE_TIMEOUT, then closed."""
         if self._tasks and (problem := await self.saved()) is not None:
             _logger.warning("The last changes of the tools could not be stored: %s", problem)
         self.problem = "the server is stopping"
@@ -136,27 +136,30 @@ class RegistrationWriter:
         await self._release()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def saved(self, keys: Iterable[Key] = ()) -> str | None:
+    async def saved(self, names: Iterable[str] = ()) -> str | None:
         """Wait until all changes so far are written; return None, or why they are not: they will be retried.
 
-        Raises RegistrationConflictError where another server has changed a tool of one of ``keys``.
+        Raises RegistrationConflictError where another server has changed a tool of one of ``names``.
         """
-        return await self.saving(keys)
+        return await self.saving(names)
 
-    def saving(self, keys: Iterable[Key] = ()) -> Awaitable[str | None]:
+    def saving(self, names: Iterable[str] = ()) -> Awaitable[str | None]:
         """As ``saved``, for changes up to this call: not up to the first step of a task that awaits it."""
         if self._loop is None or self._wakeup is None:
             return _finished(self.problem)
         waiting: asyncio.Future[str | None] = self._loop.create_future()
-        self._waiting[waiting] = frozenset(keys)
+        self._waiting[waiting] = frozenset(names)
         self._wakeup.set()
         return self._wait(waiting)
 
     async def _wait(self, waiting: asyncio.Future[str | None]) -> str | None:
-        await asyncio.wait([waiting], timeout=SAVE_TIMEOUT)
-        if waiting.done():
-            return waiting.result()
-        self._waiting.pop(waiting, None)
+        try:
+            await asyncio.wait([waiting], timeout=SAVE_TIMEOUT)
+            if waiting.done():
+                return waiting.result()
+        finally:
+            self._waiting.pop(waiting, None)
+            waiting.cancel()
         return self._failed("TimeoutError", f"the store has not answered within {SAVE_TIMEOUT:g} s")
 
     async def _release(self) -> None:
@@ -179,16 +182,16 @@ class RegistrationWriter:
             wakeup.clear()
             waiting, self._waiting = self._waiting, {}
             problem, dropped = await self._try()
-            for each, keys in [*waiting.items(), *self._waiting.items()]:
+            for each, names in [*waiting.items(), *self._waiting.items()]:
                 if each.done():
                     continue
-                if lost := keys & dropped:
-                    each.set_exception(RegistrationConflictError(min(lost).name))
+                if lost := names & dropped:
+                    each.set_exception(RegistrationConflictError(min(lost)))
                 elif each in waiting:
                     each.set_result(problem)
 
-    async def _try(self) -> tuple[str | None, frozenset[Key]]:
-        """Write and read; return None, or why that failed, and the keys of changes that were dropped."""
+    async def _try(self) -> tuple[str | None, frozenset[str]]:
+        """Write and read; return None, or why that failed, and the names whose changes were dropped."""
         try:
             try:
                 dropped = await self._store.exchange(self._registry)
@@ -210,10 +213,10 @@ class RegistrationWriter:
                 _logger.exception("Changes of the tools could not be stored")
             return self._failed(type(error).__name__, f"they could not be stored: {type(error).__name__}"), frozenset()
         if self.problem is not None:
-            _logger.warning("The store can be used again: all changes are stored")
+            _logger.warning("The store can be used again")
         self.problem, self._reported = None, ""
-        for key in dropped:
-            _logger.warning("Dropped a change of the tool %r: another server has changed it meanwhile", key.name)
+        for name in dropped:
+            _logger.warning("Dropped a change of the tool %r: another server has changed it meanwhile", name)
         return None, frozenset(dropped)
 
     def _failed(self, kind: str, problem: str) -> str:

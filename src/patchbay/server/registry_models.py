@@ -158,9 +158,7 @@ class Answer(BaseModel):
     """Common fields of all responses. Check `ok`: a change that failed also has status 200."""
 
     ok: bool
-    instance_id: str = Field(
-        description="Changes with each start; servers with one PostgreSQL database have one."
-    )
+    instance_id: str = Field(description="Changes with each start; servers with one PostgreSQL database have one.")
     revision: int = Field(description="Increases with every change of the registry.")
 
 

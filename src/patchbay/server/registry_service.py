@@ -199,7 +199,8 @@ class RegistryService:
         failed = [self._failed(each, name) for each in change.failed_roles]
         if not change.affected_roles and not change.keys:
             return [], failed, self._stored(self.store_problem)
-        problem, errors = await asyncio.gather(self._save(change.keys), self._sync(change.affected_roles))
+        names = {name} if name else {key.name for key in change.keys}  # an equal registration has no keys
+        problem, errors = await asyncio.gather(self._save(names), self._sync(change.affected_roles))
         failed += [{"role": role, "error": error, "code": "sync_failed"} for role, error in errors.items()]
         return list(change.affected_roles), failed, self._stored(problem)
 
@@ -218,8 +219,8 @@ class RegistryService:
         """Why nothing can be stored at the moment; None where it can, and without a store."""
         return self._writer.problem if self._writer is not None else None
 
-    def _save(self, keys: Iterable[Key]) -> Awaitable[str | None]:
-        return self._writer.saving(keys) if self._writer is not None else asyncio.sleep(0)
+    def _save(self, names: Iterable[str]) -> Awaitable[str | None]:
+        return self._writer.saving(names) if self._writer is not None else asyncio.sleep(0)
 
     def _stored(self, problem: str | None) -> Body:
         """Return the fields about the store."""

@@ -172,7 +172,8 @@ class AdvisoryLocks:
             self._lock_connection.close()
             self._lock_connection = None
         if self._lock_connection is None:
-            self._lock_connection = self._store.connect()
+            # No transaction: an idle one ends after seconds, with its session's locks.
+            self._lock_connection = self._store.connect().execution_options(isolation_level="AUTOCOMMIT")
         return self._lock_connection
 
     def _close(self) -> None:

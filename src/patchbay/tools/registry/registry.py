@@ -303,7 +303,8 @@ class ToolRegistry:
     def apply_stored(self, stored: Mapping[Key, Registration | None]) -> Change:
         """Apply what another server has stored under these keys (None: it was removed there), without checking permissions.
 
-        Tools of this process stay. The change has no keys: it is stored already.
+        Tools of this process stay, and what comes from where tools are hidden is hidden too. The change has no keys: it is
+        stored already.
         """
         made: dict[Key, Entry | None] = {}
         for key, registration in stored.items():
@@ -311,14 +312,18 @@ class ToolRegistry:
                 made[key] = self._entry(registration) if registration is not None else None
             except Exception:
                 _logger.exception("The stored tool %r cannot be used", key.name)
+                made[key] = None
 
         def work(change: Changing) -> None:
             names = {key.name for key in made}
             before = {(role, name): self._table.visible_entry(role, name) for role in self._roles for name in names}
+            hidden = {(each.registration.source, each.registration.origin) for each in self._table if each.hidden}
             for key, entry in made.items():
                 here = self._table.get(key)
-                if here is None or (here.registration.is_remote and (entry is None or here.registration != entry.registration)):
-                    self._table.put(key, entry)
+                if here is not None and (not here.registration.is_remote or _is_same(here, entry)):
+                    continue
+                is_hidden = entry is not None and (entry.registration.source, entry.registration.origin) in hidden
+                self._table.put(key, replace(entry, hidden=True) if entry is not None and is_hidden else entry)
             for (role, name), was in before.items():
                 if self._table.visible_entry(role, name) is not was:
                     change.roles[role] = None
@@ -369,7 +374,8 @@ class ToolRegistry:
                 change.refused[Refusal(each, entry.registration.source)] = None
             return
         self._table.remove_from(entry, role)
-        change.keys[entry.key] = None
+        if entry.registration.is_remote:  # of others nothing is stored, and another server's tool may be under the key
+            change.keys[entry.key] = None
         change.roles.update(dict.fromkeys(seen_by))
         change.removed += len(seen_by)
 
@@ -424,6 +430,12 @@ class ToolRegistry:
 
 def _reserved(role: str, source: str) -> Failure:
     return Failure(role, f"the source {source!r} is reserved", "source_reserved")
+
+
+def _is_same(here: Entry, entry: Entry | None) -> bool:
+    if entry is None:
+        return False
+    return (here.registration, here.registration.place) == (entry.registration, entry.registration.place)
 
 
 def _matches(registration: Registration, source: str | None, origin: str | None) -> bool:
