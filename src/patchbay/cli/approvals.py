@@ -227,9 +227,10 @@ def revoke(request_id: _Id, server: Server = SERVER, token_file: TokenFile = Non
         try:
             grant = client.revoke(request_id)
         except UnknownRequestError:
-            raise ConfigurationError(
-                f"there is no session approval or standing permission {request_id} (any more): "
-                "`patchbay approvals sessions` and `patchbay approvals permissions` list them."
+            raise UnknownRequestError(
+                f"There is no session approval or standing permission {request_id} (any more): "
+                "`patchbay approvals sessions` and `patchbay approvals permissions` list them.",
+                is_transient=False,
             ) from None
         print_json(grant.as_json()) if as_json else print(render_revoked(grant))
     else:

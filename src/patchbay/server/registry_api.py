@@ -56,7 +56,7 @@ BODY_REFUSALS: Final[Responses] = {
 """Further error responses of routes with a body."""
 
 _LIST_HEADERS: Final = {
-    "ETag": {"description": "The version of this list; it changes with what is listed, and with `instance_id`.", **_TEXT},
+    "ETag": {"description": "The version of this list; it changes with each change and each `instance_id`.", **_TEXT},
     "Cache-Control": {"description": "`no-cache`: ask again each time, with If-None-Match.", **_TEXT},
 }
 

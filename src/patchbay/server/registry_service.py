@@ -117,11 +117,15 @@ class RegistryService:
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
 
     def etag(self, role: str | None, *, trusted: bool = False) -> str:
-        """Return the tag of a listing, which changes with what is listed, and with ``instance_id``."""
+        """Return the tag of a listing, which changes with every change and every start.
+
+        With a store that servers share it is equal on all of them, but where one hides what it cannot reach.
+        """
         about = f"{_digest(role) if role else 'all'}{'.trusted' if trusted else ''}"
-        listed = _digest(*(f"{name} {each.etag}" for name, each in self.registry.snapshots(role).items()))
+        if self._writer is not None and self._writer.shared_id:
+            about += f".{_digest(*(f'{name} {each.etag}' for name, each in self.registry.snapshots(role).items()))}"
         behind = self._pending_roles()
-        return f"{self.instance_id}.{listed}.{about}{f'.{_digest(*behind)}' if behind else ''}"
+        return f"{self.instance_id}.{self.revision}.{about}{f'.{_digest(*behind)}' if behind else ''}"
 
     def listing(self, role: str | None, *, trusted: bool = False) -> bytes:
         """Return the tools of a role, or of all roles, as JSON. Raises UnknownRoleError.
