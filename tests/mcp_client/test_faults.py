@@ -29,7 +29,7 @@ async def test_calls_of_a_killed_server_have_results_and_its_tools_return():
     async with mounted(raw_server()) as there:
         for _ in range(ROUNDS):
             pid = int((await there.call("mcp__raw__pid")).content)
-            calls = [ToolCall(f"c{n}", "mcp__raw__slow", json.dumps({"seconds": n * 0.01})) for n in range(10)]
+            calls = [ToolCall(f"c{n}", "mcp__raw__slow", json.dumps({"seconds": n * 0.1})) for n in range(10)]
             running = asyncio.create_task(there.executor().run(calls))
             await asyncio.sleep(0.04)
             os.kill(pid, signal.SIGKILL)
