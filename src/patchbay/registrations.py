@@ -120,7 +120,7 @@ class RegistrationStore:
             unsaved = dict(self._unsaved)
         if unsaved:
             await self._database.write(lambda connection: self._write(connection, registry, unsaved), exclusive=True)
-            self._written(unsaved)
+            self._clear_unsaved(unsaved)
 
     async def exchange(self, registry: ToolRegistry) -> set[str]:
         """Store what is unsaved, and apply to the registry what other servers have stored since the last call.
@@ -148,9 +148,9 @@ class RegistrationStore:
         with self._guard:
             newer = {key.name for key, call in self._unsaved.items() if unsaved.get(key) != call}
         self._contested = newer & changed
-        self._written({key: call for key, call in unsaved.items() if key.name not in self._contested})
+        self._clear_unsaved({key: call for key, call in unsaved.items() if key.name not in self._contested})
         if revision < self._seen:  # a database that has lost its last changes: they are stored again
-            self.mark_unsaved(each.key for each in registry.registrations() if each.is_remote)
+            self.mark_unsaved(_remote_keys(registry))
         self._seen = revision
         registry.apply_stored({key: each for key, each in rows.items() if key.name not in self._contested})
         return dropped
@@ -177,7 +177,8 @@ class RegistrationStore:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    def _written(self, calls: Mapping[Key, int]) -> None:
+    def _clear_unsaved(self, calls: Mapping[Key, int]) -> None:
+        """Remove the mark of keys that were not marked again since these calls."""
         with self._guard:
             for key, call in calls.items():
                 if self._unsaved.get(key) == call:
@@ -196,17 +197,16 @@ class RegistrationStore:
     def _changes_of_others(self, connection: Connection, registry: ToolRegistry, unsaved: Iterable[Key]) -> tuple[Rows, int]:
         """Return what others have stored since the last call, all that there is under unsaved names of it, and the revision."""
         revision = _revision(connection)
-        here = [each.key for each in registry.registrations() if each.is_remote]
         if self._seen > revision:  # see ``exchange``
-            known = {key.name for key in here}
+            known = {key.name for key in _remote_keys(registry)}
             return {key: each for key, each in _read_rows(connection).items() if key.name not in known}, revision
         if self._seen + KEPT_REMOVALS < revision:
             rows = _read_rows(connection)
-            return rows | {key: None for key in here if key not in rows and key not in unsaved}, revision
+            return rows | {key: None for key in _remote_keys(registry) if key not in rows and key not in unsaved}, revision
         rows = _read_rows(connection, _table.c.revision > self._seen)
         if both := {key.name for key in unsaved} & ({key.name for key in rows} | self._contested):
             rows |= _read_rows(connection, _table.c.name.in_([json.dumps(name) for name in both]))
-            rows |= {key: None for key in here if key not in rows and key.name in both}
+            rows |= {key: None for key in _remote_keys(registry) if key not in rows and key.name in both}
         return rows, revision
 
     def _write(self, connection: Connection, registry: ToolRegistry, keys: Iterable[Key]) -> int:
@@ -260,6 +260,10 @@ def _body(registration: Registration) -> str | None:
 def json_default(value: Any) -> Any:
     """Return a substitute for a value that JSON does not have: an object for a mapping, else its text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _remote_keys(registry: ToolRegistry) -> list[Key]:
+    return [each.key for each in registry.registrations() if each.is_remote]
 
 
 def _revision(connection: Connection) -> int:

@@ -12,14 +12,14 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import sqlalchemy as sa
 
+from patchbay._backoff import Backoff
 from patchbay.database import Database, DatabaseFileLostError
 from patchbay.errors import ConfigurationError, PatchbayError
-from patchbay.notifications import listen
 from patchbay.registrations import CHANNEL, RegistrationStore
 from patchbay.server.errors import RegistrationConflictError
 from patchbay.tools.registry import Change, ToolRegistry
@@ -28,6 +28,8 @@ ACQUIRE_TIMEOUT: Final = 1.0
 """Seconds until the lock of a process that was just killed is gone."""
 
 _POLL_SECONDS: Final = 0.05
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+"""Seconds between two attempts to connect for notifications."""
 
 
 class FileLock:
@@ -230,3 +232,28 @@ class RegistrationWriter:
 
 async def _finished(problem: str | None) -> str | None:
     return problem
+
+
+async def listen(database: Database, channel: str, on_change: Callable[[], object]) -> None:
+    """Call ``on_change`` for each notification of ``channel``, and after each new connection, until cancelled.
+
+    For a PostgreSQL database; a server that is away is retried. A notification may be lost: the caller must look by itself from
+    time to time.
+    """
+    import psycopg
+
+    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+    while True:
+        try:
+            args, options = database.connect_arguments
+            async with await psycopg.AsyncConnection.connect(*args, **options, autocommit=True) as connection:
+                await connection.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
+                backoff.reset()
+                on_change()
+                async for _notification in connection.notifies():
+                    on_change()
+        except (psycopg.Error, OSError) as error:
+            if not backoff.failures:
+                why = " ".join(str(error).split())[:300]
+                _logger.warning("Changes of other servers are noticed with a delay: %s", why or type(error).__name__)
+        await asyncio.sleep(backoff.fail())

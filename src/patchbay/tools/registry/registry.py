@@ -374,7 +374,7 @@ class ToolRegistry:
                 change.refused[Refusal(each, entry.registration.source)] = None
             return
         self._table.remove_from(entry, role)
-        if entry.registration.is_remote:  # of others nothing is stored, and another server's tool may be under the key
+        if entry.registration.is_remote:  # in-process tools are not stored, and the row may be another server's
             change.keys[entry.key] = None
         change.roles.update(dict.fromkeys(seen_by))
         change.removed += len(seen_by)
