@@ -84,7 +84,10 @@ class _Open:
     log: tuple[str, _Inode] | None = None
     pid: int = field(default_factory=os.getpid)
     making: threading.Lock = field(default_factory=threading.Lock)
-    made: bool = False
+    made: set[str] = field(default_factory=set)
+    """The names of the Database objects whose tables were made."""
+    users: weakref.WeakSet[Database] = field(default_factory=weakref.WeakSet)
+    """The Database objects that use it: all of one PostgreSQL URL."""
     connections: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The driver's connections to PostgreSQL."""
     is_closing: bool = False
@@ -231,8 +234,17 @@ class Database:
         """Finish running work and close all connections. It may be used again."""
         with self._guard:
             was, self._open = self._open, None
-        if was is not None and was.pid == os.getpid():
+        if was is not None and was.pid == os.getpid() and self._is_last_user(was):
             await run_in_thread(was.finish)
+
+    def _is_last_user(self, opened: _Open) -> bool:
+        with _sharing:
+            opened.users.discard(self)
+            if opened.users:
+                return False
+            if _servers.get(self.url) is opened:
+                del _servers[self.url]
+            return True
 
     def close_for_fork(self) -> None:
         """Close the database, and keep other threads from opening it until ``allow_after_fork``."""
@@ -262,16 +274,16 @@ class Database:
         return job.result()
 
     def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool) -> T:
-        is_lost = opened.made and opened.is_file_lost
+        is_lost = bool(opened.made) and opened.is_file_lost
         if is_lost:
             self._abandon(opened)
-        if not opened.made:
+        if self._name not in opened.made:
             with opened.making:
-                if not opened.made:
+                if self._name not in opened.made:
                     self._prepare(opened.engine)
                     if self.file is not None:
                         opened.remember(self.file)
-                    opened.made = True
+                    opened.made.add(self._name)
         if not writes:
             return self._within(opened.engine, work, writes=False)
         if is_lost:
@@ -290,7 +302,8 @@ class Database:
         import sqlalchemy
 
         _logger.error("The file %s was deleted, moved or replaced while it was open: it is opened again, or made anew", self.file)
-        lost, opened.engine, opened.made = opened.engine, self._sqlite_engine(), False
+        lost, opened.engine = opened.engine, self._sqlite_engine()
+        opened.made.clear()
         if opened.log is None or opened.is_log_lost:
             lost.dispose()
             return
@@ -370,8 +383,17 @@ class Database:
             _kept_for_parent.append(self._open)
             self._open = None
         if self._open is None:
-            self._open = self._new_postgres() if self.is_postgres else self._new_sqlite()
+            self._open = self._shared_postgres() if self.is_postgres else self._new_sqlite()
         return self._open
+
+    def _shared_postgres(self) -> _Open:
+        """Return the connections of this process to the URL: a server has several stores, and PostgreSQL a hundred connections."""
+        with _sharing:
+            opened = _servers.get(self.url)
+            if opened is None or opened.pid != os.getpid():
+                opened = _servers[self.url] = self._new_postgres()
+            opened.users.add(self)
+        return opened
 
     def _new_postgres(self) -> _Open:
         import sqlalchemy
@@ -418,6 +440,9 @@ class Database:
             sqlalchemy.event.listen(engine, "do_connect", _make_private)
         return engine
 
+
+_servers: weakref.WeakValueDictionary[URL, _Open] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
 
 _files: weakref.WeakSet[Database] = weakref.WeakSet()
 _closed_for_fork: list[Database] = []
