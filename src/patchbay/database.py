@@ -387,7 +387,7 @@ class Database:
         return self._open
 
     def _shared_postgres(self) -> _Open:
-        """Return the connections of this process to the URL: a server has several stores, and PostgreSQL a hundred connections."""
+        """Return this process's connections to the URL: a server has several stores, and PostgreSQL takes 100 of them."""
         with _sharing:
             opened = _servers.get(self.url)
             if opened is None or opened.pid != os.getpid():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -54,8 +55,9 @@ _shared = sa.Table(
     sa.Column("one", sa.Integer, primary_key=True),
     sa.Column("id", sa.Text, nullable=False),
     sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("secret", sa.Text, nullable=False, server_default=""),
 )
-"""One row: the id of the registry that servers share in PostgreSQL, and the number of its last change."""
+"""One row: the id and the secret of the servers that share the registry in PostgreSQL, and the number of its last change."""
 
 Rows = dict[Key, Registration | None]
 """Registrations by key; None for one that is removed."""
@@ -93,15 +95,19 @@ class RegistrationStore:
         """The number of the last change of a shared store that is known here."""
         return self._seen
 
-    async def shared_id(self) -> str:
-        """Return the id that all servers with a shared store have in common."""
+    async def shared_identity(self) -> tuple[str, bytes]:
+        """Return the id and the secret that all servers with a shared store have in common."""
 
-        def read(connection: Connection) -> str:
-            found = connection.scalar(sa.select(_shared.c.id))
+        def read(connection: Connection) -> tuple[str, bytes]:
+            found = connection.execute(sa.select(_shared.c.id, _shared.c.secret)).first()
+            if found is not None and found.secret:
+                return found.id, bytes.fromhex(found.secret)
+            shared_id, secret = uuid.uuid4().hex if found is None else found.id, secrets.token_bytes(32)
             if found is None:
-                found = uuid.uuid4().hex
-                connection.execute(_shared.insert().values(one=1, id=found, revision=0))
-            return str(found)
+                connection.execute(_shared.insert().values(one=1, id=shared_id, revision=0, secret=secret.hex()))
+            else:
+                connection.execute(_shared.update().values(secret=secret.hex()))
+            return shared_id, secret
 
         return await self._database.write(read, exclusive=True)
 

@@ -113,6 +113,7 @@ def serve_chat(
     proxy: dict[str, Any] | None = None,
     chat: dict[str, Any] | None = None,
     governance: Governance | None = None,
+    store: str | None = None,
     **settings: Any,
 ) -> Iterator[ChatServer]:
     """Run a chat server. ``tools`` is the tool mode; with ``refuses`` the upstream rejects tools."""
@@ -123,6 +124,7 @@ def serve_chat(
             upstream=ProxySettings(upstream.url, **(proxy or {})),
             chat=ChatSettings(TextOptions(tools=tools), **(chat or {})),
             governance=governance,
+            store=store,
         )
         with serving(app=app) as server:
             yield ChatServer(server, upstream)

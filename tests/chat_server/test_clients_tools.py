@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 
+from agents.databases import execute
 from chat_server.rig import (
     SUNNY,
     THEIRS,
@@ -214,3 +216,26 @@ def test_call_keeps_the_fields_its_provider_needs_back() -> None:
         ]
         (streamed,) = [delta.model_extra["extra_content"] for delta in deltas if delta.model_extra]
         assert signed["extra_content"] == whole.model_extra["extra_content"] == streamed
+
+
+def test_a_conversation_goes_on_with_another_server_and_after_a_restart(url: str) -> None:
+    hay = "hay " * 20_000
+    read = calls(call("read_result", '{"result_id": "result_1", "find": "needle"}', "c"))
+    with serve_weather([BOTH], answers=json_response({"output": f"{hay}needle{hay}"}), store=url) as first:
+        conversation = begun(first)
+    with serve_chat([read, "found"], store=url) as second:
+        assert "found" == second.ask(messages=conversation, tools=[THEIRS]).choices[0].message.content
+        sent = second.asked[1]["messages"]
+        assert ["user", "assistant", "tool", "tool", "assistant", "tool"] == [message["role"] for message in sent]
+        assert "needle" in sent[-1]["content"]
+
+
+def test_a_conversation_is_not_continued_without_its_start_while_the_database_is_away(url: str) -> None:
+    with serve_weather([BOTH, BOTH], store=url) as first:
+        conversations = begun(first), begun(first)
+    with serve_chat(["done", "still here"], store=url) as second:
+        assert "done" == second.ask(messages=conversations[0], tools=[THEIRS]).choices[0].message.content
+        execute(url, "DROP TABLE patchbay_hidden_turns")
+        with pytest.raises(openai.InternalServerError, match="does not answer"):
+            second.ask(messages=conversations[1], tools=[THEIRS])
+        assert "still here" == second.ask(messages=conversations[0], tools=[THEIRS]).choices[0].message.content  # in its memory

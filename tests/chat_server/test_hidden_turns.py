@@ -17,7 +17,7 @@ def stored_turn(store: HiddenTurnStore, text: str = "said") -> dict[str, Any]:
     pending = ToolCall("b", "theirs")
     made = [ToolCall("a", "ours").to_openai(), pending.to_openai()]
     hidden = [{"role": "assistant", "content": text, "tool_calls": made}, {"role": "tool", "tool_call_id": "a", "content": "A"}]
-    (call,) = store.keep(hidden, [pending], MemoryResultStore())
+    (call,) = asyncio.run(store.keep(hidden, [pending], MemoryResultStore()))
     return {"role": "assistant", "content": None, "tool_calls": [call.to_openai()]}
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import statistics
 import threading
 import time
 from collections.abc import Iterator
 
+import httpx2
 import pytest
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from agents.databases import execute
 from patchbay.registrations import RegistrationStore
@@ -18,7 +22,9 @@ from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import Registration
 from registry.registering import registry_of, remote
-from tools_server.rig import Server, poll_until, serving
+from tools_server.rig import BOUND, Server, poll_until, serving
+
+TOKEN = "a-token-of-all-servers-0123456789"
 
 
 @contextlib.contextmanager
@@ -229,3 +235,39 @@ def test_a_server_is_ready_while_the_shared_database_is_away(new_postgres: str, 
         finally:
             execute(postgres_url, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
         poll_until(lambda: server.ask("GET", "/health").json["status"] == "ok")
+
+
+def test_an_mcp_session_and_a_sign_in_count_on_all_servers(new_postgres: str) -> None:
+    class RoundRobin(httpx2.AsyncHTTPTransport):
+        """A load balancer that sends each request to the next server."""
+
+        def __init__(self, ports: list[int]) -> None:
+            super().__init__()
+            self.ports = itertools.cycle(ports)
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            request.url = request.url.copy_with(port=next(self.ports))
+            return await super().handle_async_request(request)
+
+    async def use_mcp(ports: list[int]) -> None:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with httpx2.AsyncClient(transport=RoundRobin(ports), headers=headers, timeout=BOUND) as http:
+            transport = streamable_http_client("http://127.0.0.1:1/mcp", http_client=http)
+            async with Client(transport, mode="legacy") as client:
+                for _ in range(4):
+                    assert ["a"] == [each.name for each in (await client.list_tools()).tools]
+
+    with contextlib.ExitStack() as stack:
+        all_three = [stack.enter_context(serving(store=new_postgres, token=TOKEN)) for _ in range(3)]
+        trusted = {"authorization": f"Bearer {TOKEN}"}
+        answer = all_three[0].ask(
+            "POST", "/api/tools/register", {"name": "a", "callback_url": "http://127.0.0.1:9/call"}, **trusted
+        )
+        assert 200 == answer.status
+        poll_until(lambda: all(each.ask("GET", "/api/tools", **trusted).json["tools_by_role"]["ann"] for each in all_three))
+        asyncio.run(use_mcp([each.port for each in all_three]))
+        signed_in = all_three[0].ask("POST", "/api/console/session", {"token": TOKEN})
+        cookie = signed_in.headers["set-cookie"].partition("=")[2].partition(";")[0]
+        for each in all_three:
+            assert 200 == each.ask("GET", "/api/turns", cookie=f"patchbay_console_{each.port}={cookie}").status
+            assert 401 == each.ask("GET", "/api/turns", cookie=f"patchbay_console_{each.port}={cookie}0").status

@@ -76,7 +76,8 @@ class RegistryServer:
     """The tools of ``role`` as an MCP server; ``sdk`` is the official SDK's server, for a transport to run.
 
     ``hooks``, ``media`` and ``approvals`` are those of the calls. ``extend`` gets ``sdk`` before it serves. ``session`` is the
-    session key of calls that come with none in their request's scope (``SESSION``).
+    session key of calls that come with none in their request's scope (``SESSION``). ``state_key`` protects what a client keeps
+    between two requests of an exchange; servers that share clients have it in common, by default it is random.
 
     Tools get the SDK's context of the request as ``tool_context.invocation_context``, and may return results of the SDK's types,
     or raise its MCPError. The context's ``lifespan_context["subscriptions"]`` takes changes of what ``extend`` has added.
@@ -93,6 +94,7 @@ class RegistryServer:
         approvals: ApprovalService | None = None,
         extend: Extend | None = None,
         session: str = "",
+        state_key: bytes = b"",
     ) -> None:
         self.role = role
         self._registry = registry
@@ -119,7 +121,9 @@ class RegistryServer:
             on_subscriptions_listen=self._listeners,
         )
         self.sdk.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
-        self.sdk.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="patchbay"))
+        self.sdk.middleware.append(
+            RequestStateBoundary(RequestStateSecurity(keys=[state_key or secrets.token_bytes(32)]), default_audience="patchbay")
+        )
         if extend is not None:
             extend(self.sdk)
 

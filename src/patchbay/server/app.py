@@ -158,6 +158,8 @@ class ToolsApp:
             if self._writer is not None:
                 await self._writer.open()
                 cleanup.push_async_callback(self._writer.close)
+                if secret := self._writer.shared_secret:
+                    self._console.key = self._mcp.shared_secret = secret
             await self.governance.open()
             cleanup.push_async_callback(self._dispatcher.close)
             cleanup.push_async_callback(self.mcp_host.aclose)
@@ -268,7 +270,15 @@ def create_tools_app(
             keep_turns=settings.keep_turns,
             keep_content=settings.keep_content,
         )
-        tools = ToolChat(proxied.upstream, registry, chat or ChatSettings(), governance, token=settings.token, agents=served)
+        chat_settings = chat or ChatSettings()
+        hidden_turns = None
+        if store_url is not None:
+            from patchbay.server.chat.hidden_turn_database import DatabaseHiddenTurns
+
+            hidden_turns = DatabaseHiddenTurns(store_url, **chat_settings.hidden_turn_limits)
+        tools = ToolChat(
+            proxied.upstream, registry, chat_settings, governance, token=settings.token, agents=served, hidden_turns=hidden_turns
+        )
         models = served.models if served is not None else ()
         proxy = ProxyApp(proxied, tools.make_exchange, tools=tools, has_upstream=upstream is not None, own_models=models)
         governance.events.watch(proxy.observers, proxy.turns.watchers)

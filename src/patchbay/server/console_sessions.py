@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -10,41 +10,50 @@ from typing import Any, Final
 
 from patchbay.server.auth import HeaderLists, headers_of
 
-_MAX_SESSIONS: Final = 100
+_MAX_ENDED: Final = 1000
 _SESSION_SECONDS: Final = 12 * 3600.0
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class ConsoleSessions:
-    """The browsers that have sent the token, each known by the random value of a cookie until the process ends.
+    """Signs a cookie for each browser that has sent the token, and admits those cookies for 12 hours.
 
-    A cookie counts for this origin's own pages only. The oldest of 100 sessions ends for a new one, each after 12 hours.
+    A cookie counts for this origin's own pages only. ``key`` signs: it is random, so that cookies end with the process, unless
+    several servers have one in common. A session that is ended here is not admitted here any more.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.key = secrets.token_bytes(32)
         self._clock = clock
-        self._expiry: dict[bytes, float] = {}
-        """By the digest of the value: how long a look-up takes says nothing of the value itself."""
+        self._ended: dict[bytes, None] = {}
 
     def begin(self, scope: Any) -> bytes:
         """Begin a session; return the cookie's header."""
-        value = secrets.token_urlsafe(32)
-        self._expiry[_digest(value.encode())] = self._clock() + _SESSION_SECONDS
-        while len(self._expiry) > _MAX_SESSIONS:
-            del self._expiry[next(iter(self._expiry))]
-        return _cookie(scope, value, _SESSION_SECONDS)
+        value = f"{int(self._clock() + _SESSION_SECONDS)}.{secrets.token_urlsafe(16)}".encode()
+        return _cookie(scope, b"%b.%b" % (value, self._signature(value)), _SESSION_SECONDS)
 
     def end(self, scope: Any) -> bytes:
         """End the session of a request, if it has one; return the header that removes the cookie."""
         for value in _cookie_values(headers_of(scope)):
-            self._expiry.pop(_digest(value), None)
-        return _cookie(scope, "", 0)
+            if self._is_valid(value):
+                self._ended[value] = None
+        while len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        return _cookie(scope, b"", 0)
 
     def admits(self, scope: Any, headers: HeaderLists) -> bool:
         """Return whether a request of this origin's own pages has the cookie of a session."""
-        values = _cookie_values(headers) if self._expiry else []
-        expiry = max((self._expiry.get(_digest(value), 0.0) for value in values), default=0.0)
-        return self._clock() < expiry and is_same_origin(scope, headers)
+        return any(map(self._is_valid, _cookie_values(headers))) and is_same_origin(scope, headers)
+
+    def _is_valid(self, value: bytes) -> bool:
+        signed, _, signature = value.rpartition(b".")
+        expires = signed.partition(b".")[0]
+        return (
+            hmac.compare_digest(self._signature(signed), signature) and self._clock() < int(expires) and value not in self._ended
+        )
+
+    def _signature(self, signed: bytes) -> bytes:
+        return hmac.digest(self.key, b"console " + signed, "sha256").hex().encode()
 
 
 def is_same_origin(scope: Any, headers: HeaderLists) -> bool:
@@ -61,10 +70,6 @@ def is_same_origin(scope: Any, headers: HeaderLists) -> bool:
     return b"same-origin" in sites or (scope["type"] == "http" and scope["method"] in _SAFE_METHODS)
 
 
-def _digest(value: bytes) -> bytes:
-    return hashlib.sha256(value).digest()
-
-
 def _cookie_name(headers: HeaderLists) -> bytes:
     """Return the cookie's name, with the port: browsers send cookies to all ports of a host."""
     port = headers.get(b"host", [b""])[0].rpartition(b":")[2]
@@ -77,7 +82,7 @@ def _cookie_values(headers: HeaderLists) -> list[bytes]:
     return [value for key, _, value in pairs if key == name]
 
 
-def _cookie(scope: Any, value: str, seconds: float) -> bytes:
+def _cookie(scope: Any, value: bytes, seconds: float) -> bytes:
     secure = b"; Secure" if scope.get("scheme") == "https" else b""
     name = _cookie_name(headers_of(scope))
-    return b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict%b" % (name, value.encode(), seconds, secure)
+    return b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict%b" % (name, value, seconds, secure)

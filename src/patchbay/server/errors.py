@@ -102,6 +102,17 @@ class StoppingError(PatchbayError):
         super().__init__("The server is stopping, and ended this request before it was done.")
 
 
+class StoreUnavailableError(PatchbayError):
+    """The database does not answer, and a request needs ``what`` from it."""
+
+    code = "store_unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"The server's database does not answer, and {what} is in it: try again.")
+
+
 class UpstreamStatusError(UpstreamError):
     """The upstream responded with an error status. ``answer`` is the body for the client, already redacted.
 

@@ -46,6 +46,8 @@ class McpEndpoint:
         self._governance = governance
         self._settings = settings
         self._extend = extend
+        self.shared_secret = b""
+        """The secret of several servers, before the first request: each serves the sessions of the others then."""
         self._roles: dict[str, HttpSessions] = {}
         self._starting = asyncio.Lock()
         self._stopped = False
@@ -109,8 +111,10 @@ class McpEndpoint:
                     media=governance.media,
                     approvals=governance.approvals,
                     extend=self._extend,
+                    state_key=self.shared_secret,
                 )
-                found = HttpSessions(server, max_body_size=self._settings.max_body_size)
+                is_shared = bool(self.shared_secret)
+                found = HttpSessions(server, max_body_size=self._settings.max_body_size, is_shared=is_shared)
                 await found.start()
                 self._roles[role] = found
             return found

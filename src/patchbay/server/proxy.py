@@ -256,6 +256,8 @@ class ProxyApp:
             await asyncio.wait([self.examination])
         await self._frontends.close()
         await self._upstream.close()
+        if self._tools is not None:
+            await self._tools.hidden_turns.close()
         if self.turn_archive is not None:
             await self.turn_archive.aclose()
         if self._request_log is not None:
@@ -328,7 +330,7 @@ class ProxyApp:
         if chat:
             body = await read_body(receive, self.settings.max_body_size)
             self._log_request(state, body=body)
-            work = self._begin(state, body) if route is None else await self._begin_frontend(state, route, body, receive)
+            work = await self._begin(state, body) if route is None else await self._begin_frontend(state, route, body, receive)
         elif route is not None:
             work = partial(_send_json, partial(self._frontends.list_models, route))
         elif (stored := await self._frontends.stored(scope, state.path)) is not None:
@@ -343,8 +345,10 @@ class ProxyApp:
         if work is not None:
             await self._run(state, receive, work)
 
-    def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
+    async def _begin(self, state: RequestState, body: bytes, encoder: AnswerEncoder[bytes] | None = None) -> _Work:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
+        if self._tools is not None:
+            await self._tools.hidden_turns.load(body)
         kept = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact, state.scope["headers"])
         state.reply.ending = b""
         if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
@@ -385,7 +389,7 @@ class ProxyApp:
             await self._send_stored(stored, receive, reply)
             return None
         reply.before_end = frontends.storing(encoder, state.scope)
-        return self._begin(state, chat, encoder)
+        return await self._begin(state, chat, encoder)
 
     def _use_search(self, decoded: DecodedRequest, scope: Any) -> None:
         """Let a registered tool search in the place of the vendor's web search. Raises InvalidRequestError if there is none."""
@@ -474,7 +478,7 @@ class ProxyApp:
         redact = self._redact.including(keys_of(scope))
         state = RequestState(scope, "", ResponseWriter(send, []), redact, request_id, protocol=OpenAIResponses.protocol)
         try:
-            await self._run(state, receive, self._begin(state, body, encoder))
+            await self._run(state, receive, await self._begin(state, body, encoder))
         except PatchbayError as error:
             state.failure = error
             raise

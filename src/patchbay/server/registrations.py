@@ -89,6 +89,8 @@ class RegistrationWriter:
         self.problem: str | None = "the server has not been started"
         self.shared_id = ""
         """The id that servers with one PostgreSQL database have in common; "" for other stores, and before ``open``."""
+        self.shared_secret = b""
+        """Their secret, for what one signs and another checks; as ``shared_id``."""
         self._registry = registry
         self._store = store
         self._lock = FileLock(store.database)
@@ -109,7 +111,7 @@ class RegistrationWriter:
             await database.read(lambda _connection: None)  # first: its error says why a database cannot be opened
             await self._lock.acquire()
             if self._store.is_shared:
-                self.shared_id = await self._store.shared_id()
+                self.shared_id, self.shared_secret = await self._store.shared_identity()
             self._registry.restore(await self._store.load())
         except BaseException:
             await self._release()

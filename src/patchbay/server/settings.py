@@ -550,6 +550,11 @@ class ChatSettings:
         pinned = self.pinned_tools if self.web_search is None else (*self.pinned_tools, self.web_search)
         return ToolSearch(self.search_above, pinned=pinned) if self.search_above else None
 
+    @property
+    def hidden_turn_limits(self) -> dict[str, Any]:
+        """The limits of what clients do not see, as a HiddenTurnStore takes them."""
+        return {"most": self.max_kept, "most_bytes": self.max_kept_size, "seconds": self.kept_for}
+
     def budget(self) -> Budget:
         """Return the budget of one turn."""
         from patchbay.executor import Budget

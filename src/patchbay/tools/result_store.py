@@ -47,6 +47,20 @@ class MemoryResultStore:
         """The number of characters stored."""
         return self._size
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The stored texts by id, oldest first."""
+        return self._texts
+
+    @classmethod
+    def of(cls, texts: dict[str, str], *, max_chars: int) -> MemoryResultStore:
+        """Return a store with ``texts`` that were read from another one's."""
+        store = cls(max_chars=max_chars)
+        store._texts, store._ids = texts, {text: result_id for result_id, text in texts.items()}
+        store._size = sum(map(len, texts.values()))
+        store._count = max((int(result_id.removeprefix("result_")) for result_id in texts), default=0)
+        return store
+
     def copy(self) -> MemoryResultStore:
         """Return an independent store with the same texts under the same ids."""
         other = MemoryResultStore(max_chars=self._max_chars)

@@ -100,6 +100,7 @@ class ToolChat:
         *,
         token: str | None = None,
         agents: ServedAgents | None = None,
+        hidden_turns: HiddenTurnStore | None = None,
     ) -> None:
         capabilities = Capabilities()
         self.learnt = LearntModels(capabilities, chat.options)
@@ -116,7 +117,8 @@ class ToolChat:
         self._governance = governance
         self._token = token
         self._agents = agents
-        self._hidden_turns = HiddenTurnStore(most=chat.max_kept, most_bytes=chat.max_kept_size, seconds=chat.kept_for)
+        self.hidden_turns = HiddenTurnStore(**chat.hidden_turn_limits) if hidden_turns is None else hidden_turns
+        """What clients do not see of their conversations, by default in memory."""
         self._found: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._found_by_response: SizedCache[tuple[str, str], dict[str, None]] = SizedCache(most=_MOST_SESSIONS, most_bytes=0)
         self._role_tools: dict[str, RoleTools] = {}
@@ -159,11 +161,11 @@ class ToolChat:
         # Legacy functions, and tools of other types than functions, are passed on as they are.
         if (
             parsed.legacy
-            or not (has_tools or is_hooked or self._hidden_turns or self._chat.max_identical_client_calls)
+            or not (has_tools or is_hooked or self.hidden_turns or self._chat.max_identical_client_calls)
             or has_other_tool_types(given := parsed.value("tools"))
         ):
             return None
-        history = self._hidden_turns.restored(parsed.messages)
+        history = self.hidden_turns.restored(parsed.messages)
         has_limit = bool(given) and parsed.count == 1 and self._chat.max_identical_client_calls > 0
         if not (has_tools or is_hooked or history.found or has_limit):
             return None
@@ -176,7 +178,7 @@ class ToolChat:
         return ToolChatTurn(
             self._tools_of(snapshot),
             self._backend,
-            self._hidden_turns,
+            self.hidden_turns,
             self._chat,
             encoder or ChatEncoder(),
             history,
@@ -217,10 +219,10 @@ class ToolChat:
         return AgentTurn(
             RoleTools(snapshot, Executor([]), ToolEncoder(self._backend.provider)),
             self._backend,
-            self._hidden_turns,
+            self.hidden_turns,
             self._chat,
             encoder or ChatEncoder(),
-            self._hidden_turns.restored(parsed.messages),
+            self.hidden_turns.restored(parsed.messages),
             (),
             {},
             None,

@@ -2,8 +2,8 @@
 
 A client gets the calls of its own tools only. The earlier rounds, and the registry's calls with their results, are stored
 under a random id that is part of the ids of those calls. The client's next request quotes these ids; the message that holds them
-is replaced by the stored ones, so the model sees the whole turn, each call with one result. A turn that is no longer stored (a
-restart, a limit) is not an error: the conversation continues with the client's own messages.
+is replaced by the stored ones, so the model sees the whole turn, each call with one result. A turn that is no longer stored (its
+time is over, a limit) is not an error: the conversation continues with the client's own messages.
 """
 
 from __future__ import annotations
@@ -25,13 +25,29 @@ RESULT_CHARS: Final = 4_000_000
 
 
 @dataclass
-class _HiddenTurn:
-    """Messages as JSON, the ids that were handed out, and the long results behind them."""
+class HiddenTurn:
+    """Messages as JSON, the ids that were handed out, and the long results behind them. ``used``: when, by the store's clock."""
 
+    id: str
     body: bytes
     handed_out: frozenset[str]
     results: MemoryResultStore
     used: float
+    stored_until: float = 0.0
+    """When a database drops it."""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes.
+
+        The texts of long results are shared by all hidden turns of a conversation; each pays for them, so the limit holds.
+        """
+        return len(self.body) + 4 * self.results.size
+
+
+def call_ids(turn_id: str, count: int) -> list[str]:
+    """Return the ids of the calls that are handed out for a turn."""
+    return [f"call_{turn_id}{place:04x}" for place in range(count)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,7 @@ _ID: Final = slice(len("call_"), len("call_") + 28)
 
 
 class HiddenTurnStore:
-    """Bounded storage of hidden turns; the least recently used go first.
+    """Bounded storage of hidden turns in memory; the least recently used go first.
 
     ``most`` limits their number, ``most_bytes`` their size, ``seconds`` their idle time.
     """
@@ -56,23 +72,33 @@ class HiddenTurnStore:
     def __init__(self, *, most: int, most_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._kept: SizedCache[str, _HiddenTurn] = SizedCache(most=most, most_bytes=most_bytes)
+        self._kept: SizedCache[str, HiddenTurn] = SizedCache(most=most, most_bytes=most_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, messages: Sequence[Message], pending: Sequence[ToolCall], results: MemoryResultStore) -> tuple[ToolCall, ...]:
+    async def keep(
+        self, messages: Sequence[Message], pending: Sequence[ToolCall], results: MemoryResultStore
+    ) -> tuple[ToolCall, ...]:
         """Store the end of a conversation; return the calls to hand out, under random ids.
 
         ``pending`` are the calls of its last message with calls that the client is to answer.
         """
         turn_id = secrets.token_hex(14)
-        fresh = {call.id: f"call_{turn_id}{place:04x}" for place, call in enumerate(pending)}
+        handed_out = call_ids(turn_id, len(pending))
+        fresh = {call.id: call_id for call, call_id in zip(pending, handed_out, strict=True)}
         body = encode([_renamed(message, fresh) for message in messages])
-        # The texts of long results are shared by all hidden turns of a conversation; each pays for them, so the limit holds.
-        size = len(body) + 4 * results.size
-        self._kept.put(turn_id, _HiddenTurn(body, frozenset(fresh.values()), results, self._clock()), size)
+        await self._put(HiddenTurn(turn_id, body, frozenset(handed_out), results, self._clock()))
         return tuple(replace(call, id=fresh[call.id]) for call in pending)
+
+    async def load(self, body: bytes) -> None:
+        """Load what the ``body`` of a request quotes from where it is stored, before ``restored``. In memory: nothing."""
+
+    async def close(self) -> None:
+        """Close what it is stored in."""
+
+    async def _put(self, turn: HiddenTurn) -> None:
+        self._kept.put(turn.id, turn, turn.size)
 
     def restored(self, messages: list[Message]) -> RestoredHistory:
         """Return a conversation with the hidden turns that it quotes restored."""
@@ -97,7 +123,7 @@ class HiddenTurnStore:
             view, results if results is not None else MemoryResultStore(max_chars=RESULT_CHARS), found=results is not None
         )
 
-    def _find(self, message: Message) -> _HiddenTurn | None:
+    def _find(self, message: Message) -> HiddenTurn | None:
         """Return the stored turn whose call ids a message contains; all of them were handed out together."""
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not isinstance(calls, list) or not calls:

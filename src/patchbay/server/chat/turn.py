@@ -266,7 +266,7 @@ class ToolChatTurn:
     async def _end(self, request: ProxyRequest, model: TurnModel, end: FinalEvent) -> None:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
-        pending = self._handed_out(end) if end.pending else ()
+        pending = await self._handed_out(end) if end.pending else ()
         if end.aborted is not None:  # a hard one drops all text
             self._content, self._reasoning = TurnText(), TurnText()
         elif pending and self.wants_json:  # clients parse all content as JSON
@@ -296,11 +296,13 @@ class ToolChatTurn:
             context={"inbound": inbound, "scope": {"role": role}},
         )
 
-    def _handed_out(self, end: FinalEvent) -> tuple[ToolCall, ...]:
+    async def _handed_out(self, end: FinalEvent) -> tuple[ToolCall, ...]:
         """Return the calls for the client; what it does not see of the turn is stored under their ids."""
         history = self.history
         unseen = end.messages[len(history.messages) :]
-        return self.hidden_turns.keep(unseen, end.pending, history.results) if hides(unseen, VISIBLE_FIELDS) else end.pending
+        if not hides(unseen, VISIBLE_FIELDS):
+            return end.pending
+        return await self.hidden_turns.keep(unseen, end.pending, history.results)
 
     def _head(self, model: TurnModel) -> AnswerHead:
         """Return the head of the client's answer: the first round's in a stream, else the last one's."""
