@@ -59,6 +59,21 @@ def test_a_change_is_seen_where_its_notification_was_lost(new_postgres: str, mon
         poll_until(lambda: "a" in second.tools())
 
 
+def test_what_one_server_has_stored_can_be_removed_at_another_before_that_has_heard_of_it(
+    new_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(*_: object) -> None: ...
+
+    monkeypatch.setattr(registrations, "listen", deaf)
+    monkeypatch.setattr(registrations, "RETRY_SECONDS", 600.0)
+    with servers(new_postgres, 2) as (first, second):
+        first.register("a")
+        first.register("b")
+        assert second.post("unregister", name="a").json["removed"]
+        assert second.post("clear", source="external").json["removed"] == 2  # of two roles
+        assert not second.tools()
+
+
 def test_a_server_that_starts_later_has_everything_and_one_that_ends_takes_nothing_away(new_postgres: str) -> None:
     with serving(store=new_postgres) as first:
         first.register("a")

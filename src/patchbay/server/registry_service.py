@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -106,15 +107,31 @@ class RegistryService:
 
     async def unregister(self, body: UnregisterBody, *, trusted: bool) -> Body:
         """Remove a tool. Raises UnknownRoleError."""
-        change = self.registry.unregister(
-            body.name, body.role, expected_source=body.expected_source, trusted=trusted, secret=body.secret
+        remove = partial(
+            self.registry.unregister,
+            body.name,
+            body.role,
+            expected_source=body.expected_source,
+            trusted=trusted,
+            secret=body.secret,
         )
+        change = remove()
+        if not change.removed and await self._read_others():
+            change = remove()
         return {**await self._removal(change), "removed": change.removed > 0, "name": body.name}
 
     async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
         """Remove all tools of a source. Raises UnknownRoleError."""
+        await self._read_others()
         change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
+
+    async def _read_others(self) -> bool:
+        """Read what other servers have just stored, where a store is shared: a client may have been told by one of them."""
+        if self._writer is None or not self._writer.shared_id:
+            return False
+        await self._writer.saved()
+        return True
 
     def etag(self, role: str | None, *, trusted: bool = False) -> str:
         """Return the tag of a listing, which changes with every change and every start.
