@@ -24,7 +24,7 @@ DEMO_MODEL := $(if $(filter command,$(origin MODEL)),$(MODEL))
 WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks console console-load screenshots docs site lock lowest clean
+.PHONY: help demo test matrix check bench fidelity constrained proof oracle guards clients conformance sdks console console-load soak screenshots docs site lock lowest clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -102,6 +102,9 @@ screenshots: .venv/.installed ## take the pictures of the console in docs/images
 
 console-load: .venv/.installed ## the console under 5,000 events a minute for ten minutes, and with a session of 10,000 calls (needs Chromium; LOAD="--minutes 1")
 	@cd tests && ../$(BIN)/python -m console.load $(LOAD)
+
+soak: .venv/.installed ## 500 streaming chats with tools and 50 live sessions on three servers for ten minutes, with faults (needs PostgreSQL; SOAK="--minutes 1 --chats 50")
+	@cd tests && ../$(BIN)/python -m faults.soak $(SOAK)
 
 docs: .venv/.installed $(MERMAID) ## write the generated parts of the documentation, check it, and build the site
 	$(BIN)/python scripts/demo_svg.py

@@ -54,6 +54,15 @@ class Plugin(NekoPluginBase):
         return tool_context.idempotency_key
 
     @llm_tool(
+        name="echo_{number}",
+        timeout=10,
+        parameters={{"type": "object", "properties": {{"token": TEXT}}, "required": ["token"]}},
+    )
+    async def echo(self, *, token):
+        self.write(token)
+        return "result-" + token
+
+    @llm_tool(
         name="guarded_{number}",
         timeout=10,
         parameters={{"type": "object", "properties": {{"token": TEXT}}, "required": ["token"]}},
@@ -126,11 +135,12 @@ class Registrar:
 
 
 class Cluster:
-    """``with`` starts all of it, and ends it."""
+    """``with`` starts all of it, and ends it. ``stopped`` are the seconds for which a server is stopped, ``serve`` its options."""
 
-    def __init__(self, folder: Path, *, stopped: float) -> None:
+    def __init__(self, folder: Path, *, stopped: float = 1.0, serve: tuple[str, ...] | None = None) -> None:
         self.folder = folder
         self.stopped = stopped
+        self.options = ("--config", str(self._write_config())) if serve is None else serve
         self.journal = folder / "journal"
         self.journal.touch()
         self.faults: Counter[str] = Counter()
@@ -146,10 +156,8 @@ class Cluster:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ends:
             self.database = ends.enter_context(postgres_server())
-            config = self._write_config()
             for number in range(SERVERS):
-                service = Service(f"server {number}", "serve", "--store", self.database, "--config", str(config))
-                self.servers.append(service)
+                self.servers.append(Service(f"server {number}", "serve", "--store", self.database, *self.options))
             for number in range(HOSTS):
                 folder = self.folder / f"plugins_{number}"
                 write_plugin(folder / f"p{number}", PLUGIN.format(number=number, journal=str(self.journal)))
@@ -262,9 +270,9 @@ class Cluster:
                     job.result(TIMEOUT)
         self.check()
 
-    def fault(self, kind: str) -> float:
-        """Make a fault; return when its victim could begin to come back."""
-        server, host = random.choice(self.servers), random.choice(self.hosts)
+    def fault(self, kind: str, *, spared: int = 0) -> float:
+        """Make a fault, but not of the first ``spared`` servers; return when its victim could begin to come back."""
+        server, host = random.choice(self.servers[spared:]), random.choice(self.hosts)
         if kind in ("kill server", "kill host"):
             victim = server if kind == "kill server" else host
             victim.kill()
