@@ -36,7 +36,7 @@ from ports import kept_port
 FAULTS = ("kill server", "kill host", "cut sessions", "restart PostgreSQL")
 WORDS = [f"word{number}" for number in (*range(PIECES // 2), *range(PIECES))]
 """Of an answer with a call: those before it, and those after."""
-GRACE = 2.0
+GRACE = 5.0
 """Seconds by which what a client sees of a fault may be later."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK = os.sysconf("SC_CLK_TCK")
@@ -103,8 +103,8 @@ class Soak:
         if text.endswith(f"result-{token}") and re.findall(r"word\d", text) == WORDS:
             self.totals["done"] += 1
             self.done.add(token)
-        elif text.endswith("failed") and self._explains(since, "kill host"):
-            self.totals["call failed"] += 1
+        elif (text.endswith("failed") or "```tool_call" in text) and self._explains(since, "kill host"):
+            self.totals["call failed"] += 1  # or the model was not offered the tool
         elif is_cut and self._explains(since, "kill server"):
             self.totals["cut"] += 1
         else:
