@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from agents.databases import execute
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from tools_server.rig import poll_until
 
 COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -20,7 +21,7 @@ def wait(connection: Connection) -> None:
 
 def test_stores_of_one_url_share_connections_and_the_last_closes_them(new_postgres: str) -> None:
     async def use() -> None:
-        stores = [Database(new_postgres, sa.MetaData(), name=f"kind {number}", version=1) for number in range(4)]
+        stores = [Database(new_postgres, Tables(f"kind {number}", 1, sa.MetaData())) for number in range(4)]
         await asyncio.gather(*(store.read(wait) for store in stores for _ in range(12)))
         assert 1 < execute(new_postgres, COUNT) <= 8
         for store in stores[:-1]:

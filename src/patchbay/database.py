@@ -29,8 +29,10 @@ from patchbay.errors import ConfigurationError
 from patchbay.tools.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, MetaData
+    from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.exc import DatabaseError
+
+    from patchbay.database_tables import Tables, TablesState
 
 T = TypeVar("T")
 
@@ -52,9 +54,6 @@ _POSTGRES_LIMITS = (
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _WRITES = "patchbay_writes"
-_MAKING_TABLES = 0x7061746368626179
-"""The key of the advisory lock under which tables are created."""
-
 _WRITING = 0x70617463 << 32
 """The key of the advisory lock of exclusive writers, plus a checksum of the name."""
 
@@ -141,12 +140,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Database:
-    """One database with the tables of ``metadata``, which are created where they are missing.
+    """One database with ``tables``, which are created where they are missing.
 
     ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path), a plain path of a SQLite file, ``sqlite://`` for a
     database in memory, or ``postgresql://user@host/name``, which needs ``patchbay-tools[postgres]``. A driver in it
     (``+aiosqlite``, ``+asyncpg``) is replaced by ours. A new SQLite file is readable by its owner only; any number of objects in
-    any number of processes may use one file. ``version`` is that of the tables, under ``name``. Raises ConfigurationError for
+    any number of processes may use one file. Raises ConfigurationError for
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
     ``display_url`` is the URL as it was given, without a password.
 
@@ -154,10 +153,10 @@ class Database:
     DatabaseFileLostError. What comes after it uses the file that is there then, or a new one.
     """
 
-    def __init__(self, url: str | os.PathLike[str], metadata: MetaData, *, name: str, version: int) -> None:
+    def __init__(self, url: str | os.PathLike[str], tables: Tables) -> None:
         self.url, self.display_url = _read_url(url)
         protect(None if self.url.password is None else str(self.url.password))
-        self._metadata, self._name, self._version = metadata, name, version
+        self.tables = tables
         self._guard = threading.Lock()
         self._open: _Open | None = None
 
@@ -184,11 +183,20 @@ class Database:
         """Run ``work`` in a transaction that sees one moment of the database, and return its result."""
         return await self._run(lambda opened: self._transaction(opened, work, writes=False))
 
+    async def state(self) -> TablesState:
+        """Return what the database has of the tables; changes nothing. Raises ConfigurationError as the first use does."""
+        import sqlalchemy
+
+        try:
+            return await self._run(lambda opened: self._within(opened.engine, self.tables.state, writes=False))
+        except sqlalchemy.exc.DatabaseError as error:
+            raise self._cannot_be_opened(error) from error
+
     async def write(self, work: Callable[[Connection], T], *, exclusive: bool = False) -> T:
         """Run ``work`` in a transaction and commit it; an exception rolls all of it back.
 
         A cancelled caller waits for its end too: what the caller does next comes after it in the database. ``exclusive``: other
-        exclusive writers of this ``name`` wait, as all writers do in SQLite.
+        exclusive writers of these tables wait, as all writers do in SQLite.
         """
         return await self._run(lambda opened: self._transaction(opened, self.excluding(work) if exclusive else work, writes=True))
 
@@ -202,7 +210,7 @@ class Database:
             return work
         import sqlalchemy
 
-        lock = sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_WRITING | zlib.crc32(self._name.encode())))
+        lock = sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_WRITING | zlib.crc32(self.tables.name.encode())))
 
         def run(connection: Connection) -> T:
             connection.execute(lock)
@@ -277,13 +285,13 @@ class Database:
         is_lost = bool(opened.made) and opened.is_file_lost
         if is_lost:
             self._abandon(opened)
-        if self._name not in opened.made:
+        if self.tables.name not in opened.made:
             with opened.making:
-                if self._name not in opened.made:
+                if self.tables.name not in opened.made:
                     self._prepare(opened.engine)
                     if self.file is not None:
                         opened.remember(self.file)
-                    opened.made.add(self._name)
+                    opened.made.add(self.tables.name)
         if not writes:
             return self._within(opened.engine, work, writes=False)
         if is_lost:
@@ -327,14 +335,17 @@ class Database:
         import sqlalchemy
 
         try:
-            version = self._within(engine, self._make_tables, writes=True)
+            version = self._within(engine, self.tables.make, writes=True)
         except sqlalchemy.exc.DatabaseError as error:  # no file, no password, no right to make tables, no database at all
-            raise ConfigurationError(f"The database {self.display_url} cannot be opened: {self._why(error)}") from error
-        if version > self._version:
+            raise self._cannot_be_opened(error) from error
+        if version > self.tables.version:
             raise ConfigurationError(
-                f"The {self._name} in {self.display_url} were written by a newer version of Patchbay (tables of version "
-                f"{version}, this one knows {self._version}): update Patchbay, or use another database."
+                f"The {self.tables.name} in {self.display_url} were written by a newer version of Patchbay (tables of version "
+                f"{version}, this one knows {self.tables.version}): update Patchbay, or use another database."
             )
+
+    def _cannot_be_opened(self, error: DatabaseError) -> ConfigurationError:
+        return ConfigurationError(f"The database {self.display_url} cannot be opened: {self._why(error)}")
 
     def _why(self, error: DatabaseError) -> str:
         """Return why it cannot be opened, and the way out."""
@@ -346,36 +357,6 @@ class Database:
         if self.file is not None and not self.file.parent.exists():
             return f"there is no folder {self.file.parent}. Make it, or use a file in another one."
         return f"{problem} See that it is a SQLite file, or none yet, and that it can be written."
-
-    def _make_tables(self, connection: Connection) -> int:
-        """Create missing tables and columns, and return the version of the tables. Any number of processes may do this at once.
-
-        A column that is added must have a default of the database: older versions go on with the same tables.
-        """
-        import sqlalchemy
-        from sqlalchemy.schema import CreateColumn
-
-        if self.is_postgres:
-            connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING_TABLES)))
-        versions = sqlalchemy.Table(
-            "patchbay_versions",
-            sqlalchemy.MetaData(),
-            sqlalchemy.Column("name", sqlalchemy.String(100), primary_key=True),
-            sqlalchemy.Column("version", sqlalchemy.Integer, nullable=False),
-        )
-        versions.create(connection, checkfirst=True)
-        self._metadata.create_all(connection)
-        inspector = sqlalchemy.inspect(connection)
-        for table in self._metadata.sorted_tables:
-            names = {each["name"] for each in inspector.get_columns(table.name)}
-            for column in table.columns:
-                if column.name not in names:
-                    added = CreateColumn(column).compile(dialect=connection.dialect)
-                    connection.execute(sqlalchemy.text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
-        there = connection.scalar(sqlalchemy.select(versions.c.version).where(versions.c.name == self._name))
-        if there is None:
-            connection.execute(versions.insert().values(name=self._name, version=self._version))
-        return self._version if there is None else int(there)
 
     def _opened(self) -> _Open:
         """Return the open engine, opening it if necessary. The caller holds the guard."""

@@ -25,9 +25,9 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.tools.registry import Change, Key, Registration, ToolRegistry
 
-VERSION: Final = 1
 CHANNEL: Final = "patchbay_registrations"
 """Where PostgreSQL notifies of each change."""
 KEPT_REMOVALS: Final = 10_000
@@ -37,6 +37,7 @@ DEFAULT_URL: Final = "sqlite:///tools.db"
 _logger = logging.getLogger(__name__)
 
 _metadata = sa.MetaData()
+TABLES: Final = Tables("registrations", 1, _metadata)
 
 # Names and roles are JSON text: PostgreSQL's own cannot hold every string that JSON can.
 _table = sa.Table(
@@ -72,7 +73,7 @@ class RegistrationStore:
     """
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
-        self._database = Database(url, _metadata, name="registrations", version=VERSION)
+        self._database = Database(url, TABLES)
         self._insert = postgresql.insert if self._database.is_postgres else sqlite.insert
         self._guard = threading.Lock()
         self._unsaved: dict[Key, int] = {}  # with the number of the latest call that named the key

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from patchbay.agents import AgentTool, BaseSessionService, DatabaseSessionService, InMemorySessionService, SequentialAgent
-from patchbay.agents.sessions.database import VERSION, DatabaseResults, metadata
+from patchbay.agents.sessions.database import TABLES, DatabaseResults
 from patchbay.database import Database
 from patchbay.errors import SessionNotFoundError
 from patchbay.types import ToolCall
@@ -148,7 +148,7 @@ async def test_newest_results_of_a_session_are_kept_and_ids_are_not_reused(datab
     async with DatabaseSessionService(database_url) as service:
         session = await service.create_session("app", "u", session_id=session_id)
         other = await service.create_session("app", "v", session_id=session_id)
-    database = Database(database_url, metadata, name="sessions", version=VERSION)
+    database = Database(database_url, TABLES)
     store, others = (DatabaseResults(database, each, max_chars=10) for each in (session, other))
     await others.keep("of another")
     kept, ids = [], []

@@ -12,9 +12,10 @@ from typing_extensions import override
 from patchbay.agents.chat_history import BaseChatHistoryService, ChatMessage
 from patchbay.agents.sessions.base import storable
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 
-_VERSION: Final = 1
 _metadata = sa.MetaData()
+TABLES: Final = Tables("history", 1, _metadata)
 _messages = sa.Table(
     "patchbay_messages",
     _metadata,
@@ -42,7 +43,7 @@ class DatabaseChatHistoryService(BaseChatHistoryService):
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite:///history.db") -> None:
-        self._store = Database(url, _metadata, name="history", version=_VERSION)
+        self._store = Database(url, TABLES)
 
     async def add_message(self, user_id: str, agent: str, session_id: str, role: str, content: str, l2_json: str = "") -> None:
         """Store a message; characters that databases cannot store are replaced."""

@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from patchbay.approvals.permissions import Permission
 from patchbay.approvals.request import ApprovalRequest, State
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.errors import ApprovalConflictError
 
 HISTORY: Final = 7 * 24 * 3600.0
@@ -33,8 +34,8 @@ ABSENT: Final = 5.0
 
 T = TypeVar("T")
 
-_VERSION: Final = 1
 _METADATA: Final = sa.MetaData()
+TABLES: Final = Tables("approvals", 1, _METADATA)
 
 # Names and reasons are JSON text: PostgreSQL's JSON type cannot hold every string that JSON can.
 REQUESTS: Final = sa.Table(
@@ -95,7 +96,7 @@ class ApprovalStore:
     """
 
     def __init__(self, url: str | os.PathLike[str] = "sqlite://") -> None:
-        self._store = Database(url, _METADATA, name="approvals", version=_VERSION)
+        self._store = Database(url, TABLES)
         self._program = secrets.token_hex(8)
         self._created = time.monotonic()
 

@@ -24,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from patchbay._backoff import Backoff
 from patchbay.audit.entries import AuditDecision, AuditEntry, AuditPage, AuditQuery
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import CallRecord
 from patchbay.tools import well_formed
@@ -54,8 +55,6 @@ _CLOSE_RETRY: Final = 0.25
 _logger = logging.getLogger(__name__)
 
 
-_VERSION: Final = 1
-
 DENIED: Final = ("tool_denied", "hook_abort")
 """Error codes of refused calls."""
 
@@ -66,6 +65,7 @@ MAX_TEXT: Final = 1000
 """Characters of a name, an id or a reason that are recorded."""
 
 _METADATA: Final = sa.MetaData()
+TABLES: Final = Tables("audit", 1, _METADATA)
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only an INTEGER primary key is assigned
 
@@ -144,7 +144,7 @@ class AuditLog:
             raise ConfigurationError(f"An audit keeps entries for a positive number of seconds, not {keep!r}.")
         if most_waiting < 1:
             raise ConfigurationError(f"At least one record must be able to wait, not {most_waiting!r}.")
-        self._store = Database(url, _METADATA, name="audit", version=_VERSION)
+        self._store = Database(url, TABLES)
         self._insert = (postgresql.insert if self._store.is_postgres else sqlite.insert)(audit).on_conflict_do_nothing()
         self._keep = keep
         self._delete_at = 0.0

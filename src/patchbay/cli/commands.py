@@ -28,6 +28,7 @@ COMMANDS = {
     "approvals": ("patchbay.cli.approvals:approvals", "Review pending tool calls."),
     "hooks": ("patchbay.cli.hooks:hooks", "List configured hooks; check a hook process."),
     "audit": ("patchbay.cli.audit:audit", "Show past tool calls: caller, tool, outcome, decisions."),
+    "db": ("patchbay.cli.db:db", "Check a server's database, or make and upgrade its tables."),
     "tail": ("patchbay.cli.tail:tail", "Follow a server's turns and tool calls as they happen."),
     "doctor": ("patchbay.cli.doctor:doctor", "Examine a model server and the local configuration."),
     "parse": ("patchbay.cli.parse:parse", "Show how a model's text is read: content, calls, repairs."),

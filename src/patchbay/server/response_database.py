@@ -11,16 +11,17 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.frontends.responses import StoredResponse
 from patchbay.models.wire import decode, encode
 from patchbay.server.stored_responses import LEASE_SECONDS, ResponseStore
 
-VERSION: Final = 1
 _FOREVER: Final = 1e12
 _DELETE_INTERVAL: Final = 600.0
 _DELETE_LIMIT: Final = 1000  # other writers wait for this transaction
 
 _metadata = sa.MetaData()
+TABLES: Final = Tables("responses", 1, _metadata)
 
 _table = sa.Table(
     "patchbay_responses",
@@ -41,7 +42,7 @@ class DatabaseResponses(ResponseStore):
     """
 
     def __init__(self, url: str, keep: float | None) -> None:
-        self._database = Database(url, _metadata, name="responses", version=VERSION)
+        self._database = Database(url, TABLES)
         self._keep = keep
         self._delete_at = 0.0
 

@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from patchbay._backoff import Backoff
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.server.turn_views import Json, TurnQuery, detail_of, encoded_for, summary_of, without_content
 from patchbay.server.turns import MAX_TURN_BYTES, Turn
 from patchbay.tools.threads import run_in_thread
@@ -25,7 +26,6 @@ MAX_ARCHIVE_BYTES: Final = 1024 * 1024 * 1024
 MAX_SEARCHED: Final = 2000
 """How many turns are searched for a text, at most."""
 
-_VERSION: Final = 1
 _BATCH: Final = 50
 _PAGE: Final = 100
 _DELETE_INTERVAL: Final = 60.0
@@ -34,6 +34,7 @@ _CLOSE_TIMEOUT: Final = 10.0
 _RETRY_FIRST, _RETRY_LONGEST = 0.5, 15.0
 
 _metadata = sa.MetaData()
+TABLES: Final = Tables("turns", 1, _metadata)
 _table = sa.Table(
     "patchbay_turns",
     _metadata,
@@ -58,7 +59,7 @@ class TurnArchive:
     """
 
     def __init__(self, url: str, *, keep: float, keeps_content: bool, most_bytes: int = MAX_ARCHIVE_BYTES) -> None:
-        self._database = Database(url, _metadata, name="turns", version=_VERSION)
+        self._database = Database(url, TABLES)
         self._insert = (postgresql.insert if self._database.is_postgres else sqlite.insert)(_table).on_conflict_do_nothing()
         self.keep = keep
         self._keeps_content = keeps_content

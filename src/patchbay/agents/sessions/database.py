@@ -26,12 +26,12 @@ from patchbay.agents.sessions.base import BaseSessionService, check_names, initi
 from patchbay.agents.sessions.log import APP_PREFIX, USER_PREFIX, EventLog, Record, Session
 from patchbay.agents.sessions.process_locks import AdvisoryLocks, FileLocks, lock_number
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.errors import SessionExistsError, SessionNotFoundError
 from patchbay.tools.result_store import KEPT_CHARS, ResultStore
 
-VERSION: Final = 1
-
 metadata = MetaData()
+TABLES: Final = Tables("sessions", 1, metadata)
 
 sessions = Table(
     "patchbay_sessions",
@@ -191,7 +191,7 @@ class DatabaseSessionService(BaseSessionService):
 
     def __init__(self, url: str | os.PathLike[str] = DEFAULT_URL) -> None:
         super().__init__()
-        self._store = Database(url, metadata, name="sessions", version=VERSION)
+        self._store = Database(url, TABLES)
         self._insert = postgresql.insert if self._store.is_postgres else sqlite.insert
         self._process_locks: AdvisoryLocks | FileLocks | None = None
         if self._store.is_postgres:

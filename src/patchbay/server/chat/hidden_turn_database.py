@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 from patchbay.errors import ConfigurationError
 from patchbay.models.wire import decode, encode
 from patchbay.server.chat.hidden_turns import RESULT_CHARS, HiddenTurn, HiddenTurnStore, call_ids
 from patchbay.server.errors import StoreUnavailableError
 from patchbay.tools.result_store import MemoryResultStore
 
-_VERSION: Final = 1
 _DELETE_INTERVAL: Final = 600.0
 _DELETE_LIMIT: Final = 1000  # other writers wait for this transaction
 
@@ -27,6 +27,7 @@ _QUOTED: Final = re.compile(rb"call_([0-9a-f]{28})[0-9a-f]{4}")
 
 _logger = logging.getLogger(__name__)
 _metadata = sa.MetaData()
+TABLES: Final = Tables("hidden turns", 1, _metadata)
 _table = sa.Table(
     "patchbay_hidden_turns",
     _metadata,
@@ -47,7 +48,7 @@ class DatabaseHiddenTurns(HiddenTurnStore):
 
     def __init__(self, url: str, *, most: int, most_bytes: int, seconds: float) -> None:
         super().__init__(most=most, most_bytes=most_bytes, seconds=seconds, clock=time.time)
-        self._database = Database(url, _metadata, name="hidden turns", version=_VERSION)
+        self._database = Database(url, TABLES)
         self._delete_at = 0.0
 
     @override
