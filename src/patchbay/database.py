@@ -69,10 +69,6 @@ def _inode(path: str | Path) -> _Inode:
     return found.st_dev, found.st_ino
 
 
-class DatabaseFileLostError(sqlite3.OperationalError):
-    """A SQLite file was deleted, moved or replaced while it was open; nothing was written. The ``orig`` of SQLAlchemy's error."""
-
-
 @dataclass
 class _Open:
     """The engine and threads of an open database; the path and the inode of a SQLite file, and of its log."""
@@ -116,20 +112,17 @@ class _Open:
         self.file, self.log = (str(file.absolute()), _inode(file)), (log, _inode(log))
 
     @property
-    def is_file_lost(self) -> bool:
-        """Whether the SQLite file was deleted, moved or replaced."""
-        return self.file is not None and _inode(self.file[0]) != self.file[1]
-
-    @property
-    def is_log_lost(self) -> bool:
-        """Whether its log was."""
-        return self.log is not None and _inode(self.log[0]) != self.log[1]
+    def is_lost(self) -> bool:
+        """Whether the SQLite file, or its log, was deleted, moved or replaced."""
+        return any(each is not None and _inode(each[0]) != each[1] for each in (self.file, self.log))
 
 
 def _lost(file: Path | None) -> DatabaseError:
     import sqlalchemy
 
-    why = DatabaseFileLostError(f"the file {file} or its log was deleted, moved or replaced while it was open")
+    why = sqlite3.OperationalError(
+        f"the file {file} or its log was deleted, moved or replaced while it was open: put it back, or start the program again"
+    )
     return sqlalchemy.exc.OperationalError("COMMIT", None, why)
 
 
@@ -149,8 +142,7 @@ class Database:
     another kind of URL, and on first use for a database that cannot be opened, or that a newer version of Patchbay has written.
     ``display_url`` is the URL as it was given, without a password.
 
-    Where a SQLite file was deleted, moved or replaced, a write is rolled back and raises OperationalError, whose ``orig`` is a
-    DatabaseFileLostError. What comes after it uses the file that is there then, or a new one.
+    Where a SQLite file was deleted, moved or replaced, writes are rolled back and raise OperationalError until it is back.
     """
 
     def __init__(self, url: str | os.PathLike[str], tables: Tables) -> None:
@@ -282,9 +274,6 @@ class Database:
         return job.result()
 
     def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool) -> T:
-        is_lost = bool(opened.made) and opened.is_file_lost
-        if is_lost:
-            self._abandon(opened)
         if self.tables.name not in opened.made:
             with opened.making:
                 if self.tables.name not in opened.made:
@@ -294,32 +283,14 @@ class Database:
                     opened.made.add(self.tables.name)
         if not writes:
             return self._within(opened.engine, work, writes=False)
-        if is_lost:
-            raise _lost(self.file)
 
         def work_in_place(connection: Connection) -> T:
             result = work(connection)
-            if opened.is_file_lost or opened.is_log_lost:
+            if opened.is_lost:
                 raise _lost(self.file)
             return result
 
         return self._within(opened.engine, work_in_place, writes=True)
-
-    def _abandon(self, opened: _Open) -> None:
-        """Leave a lost SQLite file, in its only thread. Its log and the log's index must not be those of the next file."""
-        import sqlalchemy
-
-        _logger.error("The file %s was deleted, moved or replaced while it was open: it is opened again, or made anew", self.file)
-        lost, opened.engine = opened.engine, self._sqlite_engine()
-        opened.made.clear()
-        if opened.log is None or opened.is_log_lost:
-            lost.dispose()
-            return
-        with contextlib.suppress(sqlalchemy.exc.DatabaseError), lost.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")  # a moved file is complete without its log
-        lost.dispose()
-        for name in (opened.log[0], f"{opened.log[0].removesuffix('-wal')}-shm"):
-            Path(name).unlink(missing_ok=True)
 
     def _within(self, engine: Engine, work: Callable[[Connection], T], *, writes: bool) -> T:
         options: dict[str, Any] = {_WRITES: writes}

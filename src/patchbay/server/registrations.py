@@ -18,7 +18,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from patchbay._backoff import Backoff
-from patchbay.database import Database, DatabaseFileLostError
+from patchbay.database import Database
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.registrations import CHANNEL, RegistrationStore
 from patchbay.server.errors import RegistrationConflictError
@@ -197,15 +197,7 @@ class RegistrationWriter:
     async def _try(self) -> tuple[str | None, frozenset[str]]:
         """Write and read; return None, or why that failed, and the names whose changes were dropped."""
         try:
-            try:
-                dropped = await self._store.exchange(self._registry)
-            except sa.exc.DBAPIError as error:
-                if not isinstance(error.orig, DatabaseFileLostError):
-                    raise
-                stored = await self._store.load()
-                here = [each.key for each in self._registry.registrations()]
-                self._store.mark_unsaved([*here, *(each.key for each in stored)])  # to be removed, of another file
-                dropped = await self._store.exchange(self._registry)
+            dropped = await self._store.exchange(self._registry)
         except (PatchbayError, OSError) as error:
             return self._failed(type(error).__name__, str(error)), frozenset()
         except sa.exc.DBAPIError as error:
