@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import socket
+from pathlib import Path
 from typing import Final
 
 LOCALHOST: Final = "localhost"
@@ -31,3 +34,12 @@ def is_this_machine(host: str) -> bool:
 def is_local_peer(address: str) -> bool:
     """Whether a connection comes from this machine, except for the other addresses of 127.0.0.0/8, which containers may have."""
     return address.lower().removeprefix("::ffff:") in (*ADDRESSES_OF_LOCALHOST, LOCALHOST)
+
+
+def machine_name() -> str:
+    """Return a name of this machine that differs from those of others: its host name, and a digest of its id if it has one."""
+    try:
+        machine = Path("/etc/machine-id").read_bytes().strip()
+    except OSError:
+        machine = b""
+    return f"{socket.gethostname()}-{hashlib.sha256(b'patchbay' + machine).hexdigest()[:8]}"

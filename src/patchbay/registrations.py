@@ -43,7 +43,7 @@ TABLES: Final = Tables("registrations", 1, _metadata)
 _table = sa.Table(
     "patchbay_registrations",
     _metadata,
-    sa.Column("role", sa.Text, primary_key=True),
+    sa.Column("role", sa.Text, primary_key=True),  # of a replica: [role, instance]
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("place", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),  # "" for a removed one
@@ -222,7 +222,7 @@ class RegistrationStore:
         rows = []
         for key in keys:
             registration = registry.get(key)
-            body = _body(registration) if registration is not None and registration.is_remote else None
+            body = _body(registration) if registration is not None and registration.is_stored else None
             if registration is not None and body is not None:
                 rows.append({**_columns(key), "place": registration.place or 0, "body": body, "revision": revision})
                 continue
@@ -248,14 +248,21 @@ class RegistrationStore:
 
 
 _FIELDS: Final = ("name", "description", "parameters", "source", "role", "timeout_seconds", "callback_url", "metadata", "secret")
+_REPLICA_FIELDS: Final = ("instance", "machine")
 
 
 def _columns(key: Key) -> dict[str, str]:
-    return {"role": json.dumps(key.role), "name": json.dumps(key.name)}
+    role = [key.role, key.instance] if key.instance else key.role
+    return {"role": json.dumps(role), "name": json.dumps(key.name)}
+
+
+def _key(role: Any, name: str) -> Key:
+    return Key(role[0], name, role[1]) if isinstance(role, list) else Key(role, name)
 
 
 def _body(registration: Registration) -> str | None:
     fields = {name: getattr(registration, name) for name in _FIELDS}
+    fields |= {name: value for name in _REPLICA_FIELDS if (value := getattr(registration, name))}
     try:
         return json.dumps({**fields, "excluded": sorted(registration.excluded)}, default=json_default)
     except (TypeError, ValueError, RecursionError):
@@ -270,7 +277,7 @@ def json_default(value: Any) -> Any:
 
 
 def _remote_keys(registry: ToolRegistry) -> list[Key]:
-    return [each.key for each in registry.registrations() if each.is_remote]
+    return [each.key for each in registry.registrations() if each.is_stored]
 
 
 def _revision(connection: Connection) -> int:
@@ -282,7 +289,7 @@ def _read_rows(connection: Connection, *conditions: sa.ColumnElement[bool]) -> R
     found = connection.execute(sa.select(_table.c.role, _table.c.name, _table.c.place, _table.c.body).where(*conditions))
     rows: Rows = {}
     for role, name, place, body in found:
-        key = Key(json.loads(role), json.loads(name))
+        key = _key(json.loads(role), json.loads(name))
         try:
             rows[key] = _registration(json.loads(body), place) if body else None
         except (TypeError, ValueError, KeyError):

@@ -164,9 +164,9 @@ def test_dead_origins_are_probed_in_turn_and_hidden_once(monkeypatch: Any) -> No
     probed: list[str] = []
     answers = callbacks.is_reachable
 
-    async def counted(url: str, limit: float) -> bool:
+    async def counted(url: str, *more: Any) -> bool:
         probed.append(url)
-        return await answers(url, limit)
+        return await answers(url, *more)
 
     monkeypatch.setattr(callbacks, "is_reachable", counted)
     app = create_tools_app(("ann",), settings=ToolsSettings(lease=60.0))

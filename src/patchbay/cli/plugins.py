@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from patchbay.cli.options import CONTEXT, SERVER, Json, TokenFile, command_group, server_option
 from patchbay.cli.terminal import escape_unencodable, fail, plain
 from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.loopback import is_this_machine
 
 if TYPE_CHECKING:
     from patchbay.plugins.host.process import LogLine
@@ -51,6 +53,25 @@ def run(
     ],
     server: Annotated[str, server_option("Server to register the tools with.")] = SERVER,
     port: Annotated[int, port_option(0, "Port for the server's calls; 0 picks a free one.")] = PORT,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", envvar="PATCHBAY_PLUGINS_HOST", help="Address for the server's calls.")
+    ] = "127.0.0.1",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="PATCHBAY_PLUGINS_ADVERTISE",
+            help="Address of this host for servers on other machines, by default --host: 10.0.0.7, https://tools.example.com.",
+        ),
+    ] = "",
+    instance: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            envvar="PATCHBAY_PLUGINS_INSTANCE",
+            help="Name of this host where several run the same plugins: their tools are replicas.",
+        ),
+    ] = "",
     watch: Annotated[
         bool,
         typer.Option(
@@ -86,6 +107,8 @@ def run(
       patchbay plugins run ./plugins/weather --watch
 
       patchbay plugins run my_package.weather:WeatherPlugin --server http://127.0.0.1:9000
+
+      patchbay plugins run ./plugins --instance b --host 10.0.0.7 --server http://10.0.0.2:48911 --token-file token
     """  # fmt: skip
     from patchbay.plugins.host.policy import HostPolicy
 
@@ -93,19 +116,40 @@ def run(
     token = _token_reader(token_file)
     token()  # errors are reported before anything runs
     _run_host(
-        specs, folder, port, server=server, policy=HostPolicy(drain=drain_timeout), token=token, watch=watch, env=_variables(env)
+        specs,
+        folder,
+        (host, port),
+        advertise=advertise,
+        instance=instance,
+        server=server,
+        policy=HostPolicy(drain=drain_timeout),
+        token=token,
+        watch=watch,
+        env=_variables(env),
     )
 
 
-def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, server: str, watch: bool, **options: Any) -> None:
+def _run_host(
+    specs: Sequence[PluginSpec],
+    folder: Path | None,
+    address: tuple[str, int],
+    *,
+    advertise: str,
+    server: str,
+    watch: bool,
+    **options: Any,
+) -> None:
     from patchbay.plugins.host.control import run_host
     from patchbay.server.runtime import listen_on, log_to_stderr, url_of
 
-    listener = listen_on("127.0.0.1", port)
+    listener = listen_on(*address)
+    callback = advertised_url(advertise, address[0], listener.getsockname()[1])
 
     def ready(_host: Any) -> None:
         _print(f"patchbay plugins listening on {url_of(listener)}")
         _print(f"  server {server}; plugins: {', '.join(spec.id for spec in specs) or 'none'}")
+        if advertise or not is_this_machine(address[0]):
+            _print(f"  calls come to {callback}: start servers with --callback-hosts {urlsplit(callback).hostname}")
 
     def registered(plugin_id: str, names: Sequence[str], roles: Sequence[str]) -> None:
         _print(f"{plugin_id}: {', '.join(names)} registered" + (f" for {', '.join(roles)}" if roles else ""))
@@ -118,6 +162,7 @@ def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, se
                 specs,
                 listener,
                 server=server,
+                callback=callback,
                 plugins=folder,
                 watch=watch,
                 on_line=lambda line: _print(_format_line(line)),
@@ -128,6 +173,24 @@ def _run_host(specs: Sequence[PluginSpec], folder: Path | None, port: int, *, se
                 **options,
             )
         )
+
+
+def advertised_url(advertise: str, host: str, port: int) -> str:
+    """Return the address of a plugin host for servers. Raises ConfigurationError for one that no server could call."""
+    if not advertise and host in ("0.0.0.0", "::"):  # noqa: S104  (which is no name of a machine)
+        raise ConfigurationError(f"--host {host} listens everywhere: say which address servers use: --advertise 10.0.0.7.")
+    address = advertise or host
+    bracketed = f"[{address}]" if address.count(":") > 1 and not address.startswith(("[", "http")) else address
+    url = bracketed if "://" in bracketed else f"http://{bracketed}"
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment or parts.username):
+            return url if parts.port or "://" in address else f"{url}:{port}"
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"--advertise {advertise}: use an address such as 10.0.0.7, or a URL such as http://10.0.0.7:{port}."
+    )
 
 
 def _print(line: str) -> None:

@@ -128,7 +128,7 @@ PluginsPort = Annotated[
     (SERVING, ToolsSettings, "keep_turns", "keep_content"),
     ("Log", ServeOptions, "log_format", "otel", "otel_content"),
     ("Access", ToolsSettings, "token", "allowed_hosts", "allowed_origins", "proxies", "needs_secret"),
-    ("Tools", ToolsSettings, "callback_ports", "strict_arguments", "max_result_size", "lease"),
+    ("Tools", ToolsSettings, "callback_ports", "callback_hosts", "strict_arguments", "max_result_size", "lease"),
     (_MODELS, ProxySettings, "upstream_key", "upstream_timeout", "response_days"),
     (GOVERNANCE, ProxySettings, "allow_unguarded"),
     ("Tools and text", TextOptions),

@@ -29,7 +29,10 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalToolsApi:
-    """The registry of this process, for a plugin host. Registers tools with ``secret``, which signs their calls."""
+    """The registry of this process, for a plugin host. Registers tools with ``secret``, which signs their calls.
+
+    They are this server's alone, and not stored: other servers with the store have plugins of their own.
+    """
 
     def __init__(self, service: RegistryService, secret: str) -> None:
         self._service = service
@@ -50,7 +53,7 @@ class LocalToolsApi:
         try:
             body = RegisterBody(secret=self._secret, **{name: getattr(tool, name) for name in names})
             with _retried():
-                answer = await self._service.register(body, trusted=True)
+                answer = await self._service.register(body, trusted=True, is_local=True)
         except (ValidationError, ConfigurationError, UnknownRoleError) as error:
             return Refused(str(error))
         if answer["ok"]:

@@ -86,7 +86,10 @@ def show(name: _Name, role: _Role = "", server: Server = SERVER, token_file: Tok
         "roles": tool["role"] or "all",
         "state": tool["state"],
         "problem": tool["problem"],
-        "callback": tool["callback_url"],
+        "callback": tool["callback_url"] if "instances" not in tool else "",
+        "instances": ", ".join(
+            f"{each['instance']} {each['callback_url']} ({each['state']})" for each in tool.get("instances", ())
+        ),
         "timeout": f"{tool['timeout_seconds']:g} s" if tool["timeout_seconds"] is not None else "",
         "annotations": ", ".join(f"{key}={json.dumps(value)}" for key, value in tool["annotations"].items()),
     }

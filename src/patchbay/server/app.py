@@ -17,6 +17,7 @@ import patchbay
 from patchbay._redaction import protect
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
+from patchbay.loopback import machine_name
 from patchbay.mcp.config import McpServer, checked
 from patchbay.mcp.host import McpHost
 from patchbay.mcp.pins import Pins
@@ -24,6 +25,7 @@ from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
 from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
+from patchbay.server.callback_hosts import CallbackHosts
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
 from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
@@ -37,7 +39,7 @@ from patchbay.server.mcp_endpoint import McpEndpoint
 from patchbay.server.metrics import MetricSources, Restarts, make_metrics_router
 from patchbay.server.proxy import ProxyApp
 from patchbay.server.registrations import RegistrationWriter
-from patchbay.server.registry_api import describe_token, make_router
+from patchbay.server.registry_api import describe, make_router
 from patchbay.server.registry_models import Health
 from patchbay.server.registry_service import RegistryService
 from patchbay.server.routing import handle_errors
@@ -242,12 +244,20 @@ def create_tools_app(
     dispatcher = CallbackDispatcher(settings)
     health = dispatcher.health
     reserved = RESERVED if settings.token is not None else (MCP_SOURCES,)
-    registry = health.registry = ToolRegistry(roles, dispatcher.tool, reserved=reserved, needs_secret=settings.needs_secret)
+    store = RegistrationStore(store) if isinstance(store, str) else store
+    is_shared = store is not None and store.is_shared
+    registry = health.registry = ToolRegistry(
+        roles,
+        dispatcher.tool,
+        combine=dispatcher.combine,
+        machine=machine_name() if is_shared else "",
+        reserved=reserved,
+        needs_secret=settings.needs_secret,
+    )
     managers = {role: LLMSessionManager(role, registry) for role in registry.roles}
     health.on_change = partial(_sync_sessions, managers)
-    store = RegistrationStore(store) if isinstance(store, str) else store
     writer = RegistrationWriter(registry, store) if store is not None else None
-    if store is not None and store.is_shared:
+    if is_shared:
         health.is_shared = True
         registry.subscribe(lambda change: _sync_sessions(managers, change) if change.action == "apply_stored" else None)
     read_servers = mcp_servers if callable(mcp_servers) else None
@@ -301,7 +311,7 @@ def create_tools_app(
         read_servers,
         run_beside,
     )
-    _add_routes(app.api, service, settings)
+    _add_routes(app.api, service, settings, health.hosts)
     governance.add_routes(app.api, needs_token=settings.token is not None)
     app.add_console(upstream)
     return app
@@ -337,18 +347,18 @@ def _make_sessions(
     return LiveSessionsApp(managers, governance, settings, observers=observers, turns=turns)
 
 
-def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings) -> None:
+def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings, hosts: CallbackHosts) -> None:
     """Add the registry's routes and the health check, and describe the token."""
 
     async def check_health() -> Health:
         problem = service.store_problem
         return Health(status="ok" if problem is None else "degraded", problem=problem)
 
-    api.include_router(make_router(service, callback_ports=settings.callback_ports))
+    api.include_router(make_router(service, callback_ports=settings.callback_ports, callback_hosts=hosts))
     health_route: dict[str, Any] = {"operation_id": "check_health", "tags": ["tools"], "summary": "Whether all is well"}
     api.add_api_route("/health", check_health, response_model=Health, **health_route)
     handle_errors(api)
-    describe_token(api)
+    describe(api, has_callback_hosts=bool(settings.callback_hosts))
 
 
 def _make_api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], **options: Any) -> FastAPI:

@@ -12,12 +12,12 @@ import json
 import logging
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from patchbay._trace import trace_headers
-from patchbay.errors import ConfigurationError, ToolError, ToolFailed
+from patchbay.errors import ConfigurationError, ToolArgumentsError, ToolError, ToolFailed
 from patchbay.media.content import drop_cut_base64
 from patchbay.schema.arguments import UnreadableArgumentsError, read_arguments
 from patchbay.server.callbacks import (
@@ -26,6 +26,7 @@ from patchbay.server.callbacks import (
     CallbackUrl,
     CallbackUrlError,
     check_port,
+    origin_of,
     read_callback_url,
 )
 from patchbay.server.http_client import HttpClient, Response
@@ -35,14 +36,13 @@ from patchbay.server.origin import (
     ConnectTimeoutError,
     DisconnectedError,
     IncompleteResponse,
-    Origin,
     RemoteProtocolError,
 )
 from patchbay.server.progress_lines import ACCEPT, MAX_PROGRESS_BYTES, NDJSON, ProgressReader, TooMuchProgressError
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Progress, Tool, Validation, render_result
 from patchbay.tools.context import ToolContext
-from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, image_chars, unwrap_tool_response
+from patchbay.tools.envelope import MOST_CHARS, MOST_IMAGES, ReportedError, image_chars, unwrap_tool_response
 from patchbay.tools.registry import Registration
 from patchbay.tools.tool import ForeignTool
 
@@ -115,6 +115,14 @@ class CallbackDispatcher:
             self._report(tool.name, tool.problem)
         return tool
 
+    def combine(self, tools: Sequence[Tool]) -> Tool:
+        """Return the tool of replicas, each with a tool of its own; the same for the same ones."""
+        replicas = tuple(each for each in tools if isinstance(each, CallbackTool))
+        first = replicas[0]
+        if first.combined is None or first.combined.replicas != replicas:
+            first.combined = ReplicatedTool(replicas, self.health)
+        return first.combined
+
     async def post(
         self,
         callback: CallbackUrl,
@@ -132,7 +140,7 @@ class CallbackDispatcher:
         origin = callback.origin
         client = self._clients.pop(origin, None)
         if client is None:
-            client = HttpClient(Origin(origin, addresses=callback.addresses), connect_timeout=self.settings.connect_timeout)
+            client = HttpClient(origin_of(callback, self.health.hosts), connect_timeout=self.settings.connect_timeout)
         self._clients[origin] = client
         if len(self._clients) > MAX_CLIENTS:
             del self._clients[next(iter(self._clients))]  # its connections end once they are idle
@@ -161,7 +169,7 @@ class CallbackDispatcher:
 
 
 class CallbackTool(ForeignTool):
-    """A tool served by another process, at a URL on this machine.
+    """A tool served by another process, at a URL on this machine or an allowed one.
 
     A call is one POST of ``{"name", "arguments", "call_id", "raw_arguments"}``, within the registration's timeout. What the model
     wrote is passed on even if it is not a JSON object (as ``{"_raw": text}`` or ``{"value": ...}``): the callback decides. With
@@ -182,13 +190,18 @@ class CallbackTool(ForeignTool):
         self.source = registration.source or "external"  # "" is this program's own
         self.endpoint = registration.callback_url or ""
         try:
-            self._callback = read_callback_url(registration.callback_url or "")
+            self._callback = read_callback_url(registration.callback_url or "", dispatcher.health.hosts)
             # Of a tool that was stored, too: fewer ports may be allowed by now.
             check_port(self._callback, own=(), allowed=dispatcher.settings.callback_ports)
         except CallbackUrlError as error:
             raise ConfigurationError(f"Tool {registration.name!r}: {error}.") from None
         self._dispatcher = dispatcher
-        self._endpoint = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
+        self.instance = registration.instance
+        self.combined: ReplicatedTool | None = None
+        """The tool of this replica and the others."""
+        self.running = 0
+        """Calls under way."""
+        self.callback_endpoint = CallbackEndpoint(registration.source, registration.origin or self._callback.origin)
         self._secret = registration.secret.encode("utf-8", "surrogatepass") if registration.secret else None
 
     def validate(self, raw_arguments: str, validation: Validation | None) -> dict[str, Any]:
@@ -219,10 +232,11 @@ class CallbackTool(ForeignTool):
         headers += [(name.encode(), value.encode()) for name, value in trace_headers().items()]
         if self._secret is not None:
             headers.append((SIGNATURE.encode(), signature_of(body, self._secret).encode()))
+        self.running += 1
         try:
             answer, read, whole = await self._dispatcher.post(
                 self._callback,
-                self._endpoint,
+                self.callback_endpoint,
                 headers,
                 body,
                 on_progress=lambda each: context.progress(each.message, fraction=each.fraction, data=each.data),
@@ -232,6 +246,8 @@ class CallbackTool(ForeignTool):
         except TooMuchProgressError:
             message = f"remote tool callback sent more than {MAX_PROGRESS_BYTES} bytes of progress; the tool may have run"
             raise self._error(message) from None
+        finally:
+            self.running -= 1
         return self._value(answer, read, whole=whole)
 
     def _check_schema(self) -> None:
@@ -293,6 +309,67 @@ class CallbackTool(ForeignTool):
 
     def _error(self, message: str, *, ran: Literal["no", "unknown"] = "unknown") -> CallbackError:
         return CallbackError(message, tool_name=self.name, ran=ran)
+
+
+class ReplicatedTool(ForeignTool):
+    """A tool with several callbacks, which are declared alike.
+
+    A call goes to the one with the fewest calls under way of those that can be reached, and to another one where it did not run.
+    A call with a key of its caller goes to the same one while that can be reached, which knows what it has answered.
+    """
+
+    def __init__(self, replicas: Sequence[CallbackTool], health: CallbackHealth) -> None:
+        first = replicas[0]
+        super().__init__(
+            first.name,
+            first.description,
+            parameters=first.parameters,
+            timeout=first.timeout,
+            annotations=first.annotations,
+            title=first.title,
+            output_schema=first.output_schema,
+        )
+        self.replicas = replicas
+        self.source = first.source
+        self.endpoint = " ".join(sorted({each.endpoint for each in replicas}))  # a person who allowed it may not know another
+        self.validate = first.validate  # type: ignore[method-assign]
+        self._health = health
+        self._last_used = dict.fromkeys(replicas, 0)
+        self._calls = 0
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why models cannot be offered the tool; None if they can."""
+        return self.replicas[0].problem
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Run the call at one of the callbacks. Raises as CallbackTool."""
+        failure: CallbackError | ReportedError | None = None
+        for replica in self._candidates(context.agent_scope.idempotency_key):
+            self._calls += 1
+            self._last_used[replica] = self._calls
+            try:
+                return await replica.run(arguments, context)
+            except (CallbackError, ReportedError) as error:
+                if error.ran != "no" or error.code == ToolArgumentsError.code:
+                    raise
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _candidates(self, key: str) -> list[CallbackTool]:
+        """Return the callbacks in the order in which a call tries them."""
+
+        def is_failing(replica: CallbackTool) -> bool:
+            return self._health.is_failing(replica.callback_endpoint)
+
+        if key:
+            return [min(self.replicas, key=lambda each: (is_failing(each), _digest(key, each.instance)))]
+        return sorted(self.replicas, key=lambda each: (is_failing(each), each.running, self._last_used[each]))
+
+
+def _digest(*texts: str) -> bytes:
+    return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).digest()
 
 
 def _log_problem(name: str, problem: str) -> None:

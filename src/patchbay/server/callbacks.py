@@ -1,4 +1,4 @@
-"""Callback URLs, which must lead to this machine, and health checks of the callbacks behind them.
+"""Callback URLs, which must lead to this machine or to allowed hosts, and health checks of the callbacks behind them.
 
     a connection fails      its tools are hidden; at the third in a row those of ``plugin:*`` are dropped
     a connection succeeds   they are shown
@@ -18,10 +18,12 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, quote, urlsplit
 
 from patchbay.loopback import ADDRESSES_OF_LOCALHOST, LOCALHOST, is_loopback_address
-from patchbay.server.origin import ClientError, Origin
+from patchbay.server.callback_hosts import CallbackHosts
+from patchbay.server.origin import ClientError, Origin, is_address
 from patchbay.server.settings import ToolsSettings
 from patchbay.tools.registry import Change, ToolRegistry
 
+NO_HOSTS: Final = CallbackHosts()
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNESCAPED = "%/:?#[]@!$&'()*+,;=-._~"
 """Characters of a request target that are not percent-encoded."""
@@ -33,27 +35,33 @@ class CallbackUrlError(ValueError):
 
 @dataclass(frozen=True)
 class CallbackUrl:
-    """A validated URL. It always leads to this machine: it has an address, or ``localhost``, which is never looked up.
+    """A validated URL. It leads to this machine (an address, or ``localhost``, which is never looked up) or to an allowed host.
 
     ``origin`` is ``scheme://host:port``, ``addresses`` are the only ones to connect to, ``target`` is that of the request line.
+    A name has no addresses: those that it has at each connection are checked then.
     """
 
     origin: str
     port: int
     addresses: tuple[str, ...]
     target: bytes
+    is_here: bool = True
 
 
-def read_callback_url(url: str) -> CallbackUrl:
-    """Validate and parse a URL. Raises CallbackUrlError."""
+def read_callback_url(url: str, hosts: CallbackHosts | None = NO_HOSTS) -> CallbackUrl:
+    """Validate and parse a URL. ``hosts`` are those allowed on other machines, None for any. Raises CallbackUrlError."""
     parts, port = _split(url)
     if parts.scheme not in _DEFAULT_PORTS:
         raise CallbackUrlError(f"callback_url must begin with http:// or https://, not {parts.scheme!r}")
     host = parts.hostname
     if not host:
         raise CallbackUrlError("callback_url has no host")
-    if host != LOCALHOST and not is_loopback_address(host):
-        raise CallbackUrlError(f"callback_url must lead to this machine (127.0.0.0/8, ::1 or localhost), not to {host!r}")
+    is_here = host == LOCALHOST or is_loopback_address(host)
+    if not is_here and hosts is not None and not hosts.allows(host):
+        raise CallbackUrlError(
+            f"callback_url must lead to this machine (127.0.0.0/8, ::1 or localhost), not to {host!r}, unless the server is "
+            "started with --callback-hosts and that host's name, address or network"
+        )
     if "@" in parts.netloc:
         raise CallbackUrlError("callback_url must not contain a user or a password")
     if port == 0:
@@ -61,13 +69,13 @@ def read_callback_url(url: str) -> CallbackUrl:
     port = port if port is not None else _DEFAULT_PORTS[parts.scheme]
     netloc = f"[{host}]" if ":" in host else host
     target = quote(parts.path or "/", safe=_UNESCAPED) + (f"?{quote(parts.query, safe=_UNESCAPED)}" if parts.query else "")
-    addresses = ADDRESSES_OF_LOCALHOST if host == LOCALHOST else (host,)
-    return CallbackUrl(f"{parts.scheme}://{netloc}:{port}", port, addresses, target.encode())
+    addresses = ADDRESSES_OF_LOCALHOST if host == LOCALHOST else (host,) if is_address(host) else ()
+    return CallbackUrl(f"{parts.scheme}://{netloc}:{port}", port, addresses, target.encode(), is_here)
 
 
 def check_port(callback: CallbackUrl, *, own: Collection[int], allowed: Collection[int] | None) -> None:
     """Raise CallbackUrlError for a port of this server (``own``), and for one outside ``allowed`` if that is given."""
-    if callback.port in own:
+    if callback.port in own and callback.is_here:
         raise CallbackUrlError(f"callback_url has this server's own port, {callback.port}")
     if allowed is not None and callback.port not in allowed:
         raise CallbackUrlError(f"callback_url has the port {callback.port}, which is not allowed for callbacks here")
@@ -122,6 +130,7 @@ class CallbackHealth:
         self.registry: ToolRegistry
         self.on_change: Callable[[Change], object] | None = None
         self.is_shared = False
+        self.hosts = CallbackHosts(settings.callback_hosts)
         self._max_failures = settings.max_failures
         self._connect_timeout = settings.connect_timeout
         self._is_watched = settings.lease > 0
@@ -151,17 +160,21 @@ class CallbackHealth:
             change = self.registry.show(endpoint.source, origin=endpoint.origin)
             self._report(change, "Callback %s reachable again; showing tools of %s", endpoint)
 
+    def is_failing(self, endpoint: CallbackEndpoint) -> bool:
+        """Whether the last connection failed. Without checks nobody would notice the end of that, and each call tries anew."""
+        return self._is_watched and bool(self._failures.get(endpoint))
+
     def renewed(self, endpoint: CallbackEndpoint) -> None:
         """Reset the count for a new registration; hidden tools stay hidden until a connection succeeds."""
         if endpoint in self._failures:
             self._failures[endpoint] = 0
 
     def endpoints(self) -> dict[CallbackEndpoint, str]:
-        """Return the endpoints of all callbacks, each with one of its URLs."""
+        """Return the endpoints of all callbacks that can be reached from this machine, each with one of its URLs."""
         return {
             CallbackEndpoint(each.source, each.origin): each.callback_url
             for each in self.registry.registrations()
-            if each.callback_url is not None and each.origin is not None
+            if each.callback_url is not None and each.origin is not None and each.machine in ("", self.registry.machine)
         }
 
     def _report(self, change: Change, message: str, endpoint: CallbackEndpoint) -> None:
@@ -180,7 +193,7 @@ class CallbackHealth:
 
         async def reached(url: str) -> bool:
             async with slots:
-                return await is_reachable(url, self._connect_timeout)
+                return await is_reachable(url, self._connect_timeout, self.hosts)
 
         found = dict(zip(due, await asyncio.gather(*(reached(urls[origin]) for origin in due)), strict=True))
         still = self.endpoints()
@@ -201,18 +214,23 @@ class CallbackHealth:
             await asyncio.sleep(interval)
 
 
-async def is_reachable(url: str, limit: float) -> bool:
+async def is_reachable(url: str, limit: float, hosts: CallbackHosts = NO_HOSTS) -> bool:
     """Return whether a TCP connection to a callback can be made. Nothing is sent on it."""
     try:
-        callback = read_callback_url(url)
+        callback = read_callback_url(url, hosts)
     except CallbackUrlError:
         return False
     # Only TCP: a TLS handshake for each check would cost its server much more.
-    origin = Origin(f"http://{callback.origin.partition('://')[2]}", addresses=callback.addresses)
+    origin = origin_of(callback, hosts, f"http://{callback.origin.partition('://')[2]}")
     with contextlib.suppress(ClientError):
         (await origin.connect(_Closing, limit)).transport.close()
         return True
     return False
+
+
+def origin_of(callback: CallbackUrl, hosts: CallbackHosts, url: str = "") -> Origin:
+    """Return where to connect for a callback (``url``: instead of its own), at allowed addresses alone."""
+    return Origin(url or callback.origin, addresses=callback.addresses, allows=hosts.allows_address)
 
 
 class _Closing(asyncio.Protocol):

@@ -68,13 +68,19 @@ _ProtocolT = TypeVar("_ProtocolT", bound=asyncio.Protocol)
 class Origin:
     """The server of an http:// or https:// URL. ``host`` is the Host header: the URL's, unless another is given.
 
-    ``addresses`` are used instead of a lookup of the name.
+    ``addresses`` are used instead of a lookup of the name; of those of a lookup only what ``allows`` allows is connected to.
     """
 
-    __slots__ = ("_addresses", "_host", "_is_address", "_options", "_port", "host")
+    __slots__ = ("_addresses", "_allows", "_host", "_is_address", "_options", "_port", "host")
 
     def __init__(
-        self, url: str, *, host: str | None = None, tls: ssl.SSLContext | None = None, addresses: Sequence[str] = ()
+        self,
+        url: str,
+        *,
+        host: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        addresses: Sequence[str] = (),
+        allows: Callable[[str], bool] | None = None,
     ) -> None:
         parts = urlsplit(url)
         name = parts.hostname or ""
@@ -86,11 +92,12 @@ class Origin:
             name = f"[{self._host.partition('%')[0]}]"
         else:
             name = self._host = name if name.isascii() else name.encode("idna").decode()
-        self._is_address = _is_address(self._host)
+        self._is_address = is_address(self._host)
         self._options: dict[str, Any] = {}
         if secure:
             self._options = {"ssl": tls or _default_tls(), "server_hostname": self._host.partition("%")[0]}
         self._addresses = list(addresses)
+        self._allows = allows
         self.host = (host or (name if self._port == usual else f"{name}:{self._port}")).encode()
 
     async def connect(self, make: Callable[[], _ProtocolT], limit: float) -> _ProtocolT:
@@ -123,7 +130,10 @@ class Origin:
         first = [str(entry[4][0]) for entry in found if entry[0] == found[0][0]]
         other = [str(entry[4][0]) for entry in found if entry[0] != found[0][0]]
         mixed = chain.from_iterable(zip_longest(first, other))
-        return list(dict.fromkeys(address for address in mixed if address is not None))
+        addresses = list(dict.fromkeys(address for address in mixed if address is not None))
+        if self._allows is None or (allowed := [each for each in addresses if self._allows(each)]):
+            return addresses if self._allows is None else allowed
+        raise OSError(f"{self._host} has the address {addresses[0]}, which --callback-hosts does not allow")
 
     async def _try(self, make: Callable[[], _ProtocolT], address: str) -> tuple[asyncio.Transport, _ProtocolT]:
         return await asyncio.get_running_loop().create_connection(make, address, self._port, **self._options)
@@ -161,7 +171,8 @@ def _discard(attempt: asyncio.Task[tuple[asyncio.Transport, _ProtocolT]]) -> Non
         attempt.result()[0].abort()
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is an address, and no name."""
     if ":" in host:
         return True
     try:

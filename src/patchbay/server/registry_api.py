@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 
 from patchbay.errors import InvalidRequestError
 from patchbay.server.auth import TRUSTED
+from patchbay.server.callback_hosts import CallbackHosts
 from patchbay.server.callbacks import CallbackUrlError, check_port, read_callback_url
 from patchbay.server.chat.handler import SESSION_HEADER, session_of
 from patchbay.server.registry_models import (
@@ -98,12 +99,14 @@ _TOKEN: Final = {
 }
 
 
-def describe_token(api: FastAPI) -> None:
-    """Describe the token in the OpenAPI document, as optional."""
+def describe(api: FastAPI, *, has_callback_hosts: bool) -> None:
+    """Describe the token in the OpenAPI document, as optional, and callbacks of any host where there can be others."""
     described = api.openapi
 
     def openapi() -> dict[str, Any]:
         description = described()
+        if has_callback_hosts:
+            description["components"]["schemas"]["RegisterBody"]["properties"]["callback_url"].pop("pattern", None)
         description.setdefault("components", {})["securitySchemes"] = {"token": _TOKEN}
         description["security"] = [{}, {"token": []}]
         return description
@@ -111,7 +114,7 @@ def describe_token(api: FastAPI) -> None:
     api.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
-def make_router(service: RegistryService, *, callback_ports: frozenset[int] | None) -> APIRouter:
+def make_router(service: RegistryService, *, callback_ports: frozenset[int] | None, callback_hosts: CallbackHosts) -> APIRouter:
     """Return the routes over ``service``. ``callback_ports``: those allowed, None for any but the server's own."""
     router = APIRouter(prefix="/api/tools", tags=["tools"], route_class=StrictJsonRoute)
     posted: dict[str, Any] = {"responses": {**REFUSALS, **BODY_REFUSALS}}
@@ -123,7 +126,8 @@ def make_router(service: RegistryService, *, callback_ports: frozenset[int] | No
     async def register(body: RegisterBody, request: Request) -> Response:
         own = (request.scope.get("server") or ("", None))[1]
         try:
-            check_port(read_callback_url(body.callback_url), own=() if own is None else (own,), allowed=callback_ports)
+            callback = read_callback_url(body.callback_url, callback_hosts)
+            check_port(callback, own=() if own is None else (own,), allowed=callback_ports)
         except CallbackUrlError as error:
             raise _invalid("callback_url", body.callback_url, str(error)) from None
         answer = await service.register(body, trusted=_is_trusted(request))

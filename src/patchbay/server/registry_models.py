@@ -30,6 +30,9 @@ def _whole(text: str) -> str:
 Text = Annotated[str, AfterValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=64, description="The tool's name for models.")]
 Role = Annotated[Text | None, Field(description="A role; null or empty for all roles.")]
+Instance = Annotated[
+    Text | None, Field(max_length=64, description="Only the replica with this instance; null for all, and for what is none.")
+]
 Secret = Annotated[str | None, Field(max_length=256, description="A secret shared by the tool's owner and the server.")]
 
 
@@ -49,11 +52,18 @@ class RegisterBody(BaseModel):
     )
     callback_url: str = Field(
         min_length=1,
-        description="The URL that calls are POSTed to: http or https, on this machine, not at this server's own port.",
+        description="The URL that calls are POSTed to: http or https, on this machine or one of `--callback-hosts`, not at this "
+        "server's own port.",
         json_schema_extra={"pattern": _CALLBACK_URL},
     )
     role: Role = None
     source: Text = Field("external", description="The name of the tool's owner, which `clear` uses.")
+    instance: Text | None = Field(
+        None,
+        max_length=64,
+        description="The name of a replica: registrations of one name, role and source with different instances are one tool, "
+        "and a call goes to one of them. Null or empty: this is the tool's only registration.",
+    )
     timeout_seconds: float = Field(
         30.0, gt=0, le=MAX_TIMEOUT, allow_inf_nan=False, description="Time limit of one call, in seconds."
     )
@@ -100,8 +110,8 @@ class RegisterBody(BaseModel):
 
     @field_validator("callback_url")
     @classmethod
-    def _on_this_machine(cls, callback_url: str) -> str:
-        read_callback_url(callback_url)
+    def _can_be_read(cls, callback_url: str) -> str:
+        read_callback_url(callback_url, None)  # the route knows which hosts are allowed
         return callback_url
 
 
@@ -111,6 +121,7 @@ class UnregisterBody(BaseModel):
     name: Name
     role: Role = None
     expected_source: Text | None = Field(None, description="Unregister the tool only if this is its source.")
+    instance: Instance = None
     secret: Secret = None
 
 
@@ -119,6 +130,7 @@ class ClearBody(BaseModel):
 
     source: str = Field(min_length=1, description="The source, exactly.")
     role: Role = None
+    instance: Instance = None
     secret: Secret = None
 
 
@@ -199,6 +211,14 @@ class Cleared(Changed):
     refused_roles: list[RefusedRole]
 
 
+class ListedInstance(BaseModel):
+    """A replica of a tool."""
+
+    instance: str
+    callback_url: str = Field(description="With its query only for callers that send the token.")
+    state: Literal["active", "hidden"] = Field(description="`hidden` while it does not answer, or is on another machine.")
+
+
 class ListedTool(BaseModel):
     """A tool of a role."""
 
@@ -213,6 +233,7 @@ class ListedTool(BaseModel):
     role: str | None = Field(description="The role it was registered for; null for all.")
     state: Literal["active", "hidden"] = Field(description="`hidden` while its callback_url does not answer.")
     problem: str | None = Field(description="The problem of its schema, for which it is not offered to models; null for none.")
+    instances: list[ListedInstance] | None = Field(None, description="The replicas of a tool with `instance`.")
 
 
 class Listing(Answer):

@@ -21,7 +21,7 @@ from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, MediaMeta, MediaStore
 from patchbay.registrations import json_default
 from patchbay.server.auth import MEDIA_PATH
-from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth
+from patchbay.server.callbacks import CallbackEndpoint, CallbackHealth, read_callback_url
 from patchbay.server.governance import Governance
 from patchbay.server.registrations import RegistrationWriter
 from patchbay.server.registry_models import CallBody, ClearBody, RegisterBody, UnregisterBody
@@ -72,8 +72,11 @@ class RegistryService:
         """The number of the registry's last change."""
         return self._writer.revision if self._writer is not None and self._writer.shared_id else self.registry.revision
 
-    async def register(self, body: RegisterBody, *, trusted: bool) -> Body:
-        """Register a tool. Raises UnknownRoleError; ConfigurationError for a tool that cannot be made."""
+    async def register(self, body: RegisterBody, *, trusted: bool, is_local: bool = False) -> Body:
+        """Register a tool, with ``is_local`` for this server alone, not stored.
+
+        Raises UnknownRoleError; ConfigurationError for a tool that cannot be made.
+        """
         registration = Registration(
             name=body.name,
             description=body.description,
@@ -84,6 +87,9 @@ class RegistryService:
             callback_url=body.callback_url,
             metadata={name: value for name in _METADATA if (value := getattr(body, name))},
             secret=body.secret or self._secret(body, trusted=trusted),
+            instance=body.instance or "",
+            machine=self.registry.machine if read_callback_url(body.callback_url, None).is_here else "",
+            is_local=is_local,
         )
         change = self.registry.register(registration, trusted=trusted, secret=body.secret)
         if change.ok and registration.origin is not None:
@@ -112,6 +118,7 @@ class RegistryService:
             body.name,
             body.role,
             expected_source=body.expected_source,
+            instance=body.instance,
             trusted=trusted,
             secret=body.secret,
         )
@@ -123,7 +130,7 @@ class RegistryService:
     async def clear(self, body: ClearBody, *, trusted: bool) -> Body:
         """Remove all tools of a source. Raises UnknownRoleError."""
         await self._read_others()
-        change = self.registry.clear(body.source, body.role, trusted=trusted, secret=body.secret)
+        change = self.registry.clear(body.source, body.role, instance=body.instance, trusted=trusted, secret=body.secret)
         return {**await self._removal(change), "removed": change.removed, "source": body.source}
 
     async def _read_others(self) -> bool:
@@ -270,7 +277,7 @@ class RegistryService:
 
     def _secret(self, body: RegisterBody, *, trusted: bool) -> str:
         """Return a new secret; for a trusted caller the current one, so that an equal registration changes nothing."""
-        known = self.registry.get(Key(body.role or None, body.name)) if trusted else None
+        known = self.registry.get(Key(body.role or None, body.name, body.instance or "")) if trusted else None
         if known is not None and known.secret is not None and known.source == body.source:
             return known.secret
         return secrets.token_urlsafe(24)
@@ -289,7 +296,10 @@ class RegistryService:
 
 def _without_query(tool: Mapping[str, Any]) -> Body:
     url: str | None = tool["callback_url"]
-    return {**tool, "callback_url": url and url.partition("?")[0]}
+    shown = {**tool, "callback_url": url and url.partition("?")[0]}
+    if "instances" in tool:
+        shown["instances"] = [_without_query(each) for each in tool["instances"]]
+    return shown
 
 
 def _digest(*texts: str) -> str:

@@ -15,6 +15,7 @@ from patchbay._flags import flag
 from patchbay._redaction import Redactor, protect
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
+from patchbay.server.callback_hosts import CallbackHosts
 
 if TYPE_CHECKING:  # a plain proxy does not load the executor
     from patchbay.executor import Budget
@@ -389,8 +390,9 @@ class ToolsSettings(AccessSettings, TurnSettings):
     """Settings of a tool server. Raises ConfigurationError for impossible ones.
 
     Trusted callers send ``token``; without one every program on this machine is trusted. ``proxies`` are addresses of reverse
-    proxies, whose requests must carry the token. ``callback_ports`` are the allowed ports of callbacks, None for any. Sizes are
-    bytes, times seconds; ``body_timeout`` is for a request's whole body.
+    proxies, whose requests must carry the token. ``callback_ports`` are the allowed ports of callbacks, None for any, and
+    ``callback_hosts`` the names and networks that they may be at beside this machine. Sizes are bytes, times seconds;
+    ``body_timeout`` is for a request's whole body.
 
     ``strict_arguments``: calls whose arguments do not match the tool's schema are rejected. ``needs_secret``: replacing or
     removing a tool takes its secret, or the token. ``lease`` is the interval of health checks of callbacks (0: none; hidden tools
@@ -427,6 +429,16 @@ class ToolsSettings(AccessSettings, TurnSettings):
             parse=parse_ports,
         ),
     )
+    callback_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "Other machines that callbacks may be on, by name, address or network: tools.example.com, 10.0.0.0/8.",
+            name="callback-hosts",
+            env=("PATCHBAY_CALLBACK_HOSTS",),
+            metavar="HOSTS",
+            **_LIST,
+        ),
+    )
     strict_arguments: bool = field(default=False, metadata=flag("Reject calls whose arguments do not match the tool's schema."))
     needs_secret: bool = field(
         default=False, metadata=flag("Require the tool's secret or the token to replace or remove a tool.", name="need-secrets")
@@ -450,6 +462,7 @@ class ToolsSettings(AccessSettings, TurnSettings):
             raise ConfigurationError(f"the token must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks.")
         if self.proxies and self.token is None:
             raise ConfigurationError("--proxy also needs --token-file: requests through a proxy can come from any machine.")
+        CallbackHosts(self.callback_hosts)
         require_positive(
             self, "max_body_size", "max_result_size", "body_timeout", "connect_timeout", "sync_timeout", "max_failures"
         )

@@ -71,10 +71,14 @@ _decoder = msgspec.json.Decoder(_Call)
 
 
 class CallbackApp:
-    """Answers calls. ``find`` returns the target for a plugin's id and a tool's name, None where the plugin has no such tool."""
+    """Answers calls. ``find`` returns the target for a plugin's id and a tool's name, None where the plugin has no such tool.
 
-    def __init__(self, find: Callable[[str, str], Awaitable[Target | None]]) -> None:
+    With ``remote_name``, the host's name for other machines, their calls are admitted too: ``find`` must require signatures.
+    """
+
+    def __init__(self, find: Callable[[str, str], Awaitable[Target | None]], *, remote_name: str | None = None) -> None:
         self._find = find
+        self._remote_name = remote_name
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -103,7 +107,7 @@ class CallbackApp:
             progress.close()
 
     async def _answer(self, scope: Any, receive: Receive, progress: ProgressStream) -> bytes:
-        headers = _admit(scope)
+        headers = _admit(scope, self._remote_name)
         path: str = scope["path"]
         plugin_id, slash, name = path.removeprefix(PREFIX).partition("/")
         if not path.startswith(PREFIX) or not (plugin_id and slash and name) or "/" in name:
@@ -203,11 +207,12 @@ class ProgressStream:
                 return
 
 
-def _admit(scope: Any) -> HeaderLists:
+def _admit(scope: Any, remote_name: str | None) -> HeaderLists:
     """Return the headers of a request that is let in, before its body is read. The rules are the tool server's."""
     headers = headers_of(scope)
-    check_peer(peer_of(scope), headers)
-    check_host(headers)
+    if remote_name is None:
+        check_peer(peer_of(scope), headers)
+    check_host(headers, (remote_name,) if remote_name is not None else ())
     check_origin(headers)
     if scope["method"] == "POST":
         check_json(headers)

@@ -241,15 +241,29 @@ async def run_host(
     ready: Callable[[PluginHost], None] = lambda _host: None,
     stopping: Callable[[], None] = lambda: None,
     must_start: bool = False,
+    callback: str = "",
+    instance: str = "",
 ) -> None:
     """Run plugins until SIGTERM, SIGINT, or a stop by the control socket; the second signal does not wait for calls.
 
-    ``listener`` accepts the server's calls. ``env`` is added to the plugins' environment. ``on_line`` is called with each line of
-    a plugin, ``registered`` as in PluginHost, ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them
+    ``listener`` accepts the server's calls, ``callback`` is its address for servers on other machines, and ``instance`` the
+    host's name as a replica. ``env`` is added to the plugins' environment. ``on_line`` is called with each line of a plugin,
+    ``registered`` as in PluginHost, ``ready`` when calls are accepted, ``stopping`` when the stop begins; none of them
     may block. Raises ConfigurationError where the folder of the control socket cannot be used, and with ``must_start`` where no
     plugin can be loaded (its lines are left out then).
     """
-    host = make_host(specs, listener, server=server, plugins=plugins, policy=policy, env=env, token=token, registered=registered)
+    host = make_host(
+        specs,
+        listener,
+        server=server,
+        plugins=plugins,
+        policy=policy,
+        env=env,
+        token=token,
+        registered=registered,
+        callback=callback,
+        instance=instance,
+    )
     first_start = _FirstStart(host)
     host.book.subscribe(lambda line: None if must_start and first_start.repeats(line) else on_line(line))
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -267,10 +281,10 @@ async def run_host(
             await _first(host.aclose(), hurry.wait())
 
 
-def make_host(specs: Iterable[PluginSpec], listener: socket.socket, **options: Any) -> PluginHost:
+def make_host(specs: Iterable[PluginSpec], listener: socket.socket, *, callback: str = "", **options: Any) -> PluginHost:
     """Return a host whose calls come to ``listener``; ``options`` are those of PluginHost."""
     port = listener.getsockname()[1]
-    return PluginHost(specs, callback=f"http://127.0.0.1:{port}", folder=folder_of(port), **options)
+    return PluginHost(specs, callback=callback or f"http://127.0.0.1:{port}", folder=folder_of(port), **options)
 
 
 @asynccontextmanager

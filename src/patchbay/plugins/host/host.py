@@ -9,9 +9,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from patchbay._redaction import protect, secret_values
 from patchbay.errors import ConfigurationError
+from patchbay.loopback import is_this_machine
 from patchbay.plugins.errors import PluginError
 from patchbay.plugins.host.callback import PREFIX, CallbackApp, Target
 from patchbay.plugins.host.policy import HostPolicy
@@ -115,7 +117,8 @@ class PluginHost:
     sockets: no other user may be able to enter it, and its path must be short (a socket's has about 100 characters). ``reload``
     finds new plugins in the folder ``plugins``. ``token`` returns the server's bearer token. ``env`` is added to the workers'
     environment, which has a few of our variables otherwise (``BASE_ENVIRONMENT``). ``registered`` is called with a plugin's id,
-    the names of tools that the server has accepted, and the roles that have them. For one event loop.
+    the names of tools that the server has accepted, and the roles that have them. With ``instance`` the tools are replicas of
+    those of other hosts. A ``callback`` that is not on this machine takes signed calls of any machine. For one event loop.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class PluginHost:
         env: Mapping[str, str] | None = None,
         token: Callable[[], str | None] = lambda: None,
         registered: Registered = lambda _plugin_id, _names, _roles: None,
+        instance: str = "",
     ) -> None:
         self.policy = policy or HostPolicy()
         env = env or {}
@@ -139,9 +143,12 @@ class PluginHost:
         self.book = LogBook(env)
         self._secret = secret or secrets.token_hex(32)
         if api is None:
-            api = HttpToolsApi(server, secret=self._secret, token=token, timeout=self.policy.server_timeout)
+            timeout = self.policy.server_timeout
+            api = HttpToolsApi(server, secret=self._secret, instance=instance, token=token, timeout=timeout)
         self.registrar = Registrar(api, on_state=self._send_state, registered=registered, policy=self.policy)
-        self.app = CallbackApp(self._find)
+        name = urlsplit(callback).hostname or ""
+        self._remote_name = None if is_this_machine(name) else name
+        self.app = CallbackApp(self._find, remote_name=self._remote_name)
         self._plugins_folder = plugins
         self._changes: list[asyncio.Future[None]] = []
         self._watching: set[asyncio.Task[None]] = set()
@@ -328,11 +335,13 @@ class PluginHost:
         if plugin is None:
             return None
         if plugin.is_frozen or not plugin.calls.is_attached:
-            return Target(plugin.calls, DEFAULT_TIMEOUT)  # which answers that it does not run
+            # Which answers that it does not run.
+            return Target(plugin.calls, DEFAULT_TIMEOUT, self._secret.encode() if self._remote_name is not None else None)
         wanted = await plugin.tools.wanted(name)
         if wanted is None:
             return None
         tool, signed = wanted
+        signed = signed or self._remote_name is not None  # else any machine could call it
         return Target(plugin.calls, tool.timeout_seconds, self._secret.encode() if signed else None)
 
     def _send_state(self, plugin_id: str, state: LlmToolState) -> None:

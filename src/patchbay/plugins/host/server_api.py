@@ -104,12 +104,19 @@ class HttpToolsApi:
     """The server at ``url``, over HTTP; ``token`` is called for the bearer token (None: without one), ``timeout`` is in seconds.
 
     A rejected token is read again for the next request: the server may have a new one. ``secret`` is sent with each
-    registration: a server that supports it signs the tools' calls with it, and lets no client without it replace them. Raises
-    ConfigurationError for an invalid URL.
+    registration: a server that supports it signs the tools' calls with it, and lets no client without it replace them. With
+    ``instance`` the tools are replicas of this name, and others are neither listed nor removed. Raises ConfigurationError for an
+    invalid URL.
     """
 
     def __init__(
-        self, url: str, *, secret: str = "", token: Callable[[], str | None] = lambda: None, timeout: float = 5.0
+        self,
+        url: str,
+        *,
+        secret: str = "",
+        instance: str = "",
+        token: Callable[[], str | None] = lambda: None,
+        timeout: float = 5.0,
     ) -> None:
         try:
             parts, origin = urlsplit(url), Origin(url)
@@ -123,7 +130,9 @@ class HttpToolsApi:
         self._base = parts.path.rstrip("/").encode()
         self._client = HttpClient(origin, connect_timeout=min(timeout, _CONNECT_SECONDS))
         self._timeout = timeout
-        self._secret = {"secret": secret} if secret else {}
+        self._secret = secret
+        self._instance = instance
+        self._identity = {name: value for name, value in (("secret", secret), ("instance", instance)) if value}
         self._read_token = token
         self._token: str | None = None
         self._token_was_sent = False
@@ -143,7 +152,9 @@ class HttpToolsApi:
             raise ServerUnavailableError(f"the request for the list of tools was answered with HTTP {status}: {_reason(body)}")
         self._etag = etag
         rows = {
-            str(role): [row for row in each if isinstance(row, dict)] for role, each in tools.items() if isinstance(each, list)
+            str(role): self._own([row for row in each if isinstance(row, dict)])
+            for role, each in tools.items()
+            if isinstance(each, list)
         }
         return Listing(rows, _instance(body))
 
@@ -161,11 +172,11 @@ class HttpToolsApi:
                 "source": tool.source,
                 "timeout_seconds": tool.timeout_seconds,
                 **({"annotations": tool.annotations} if tool.annotations else {}),
-                **self._secret,
+                **self._identity,
             },
         )
         if status == 200 and body.get("ok") is True:
-            signed = bool(self._secret) and body.get("secret") == self._secret["secret"]
+            signed = bool(self._secret) and body.get("secret") == self._secret
             return Accepted(signed=signed, roles=_roles(body))
         if status >= 500 or status in (408, 409, 425, 429):
             raise ServerUnavailableError(f"the registration was answered with HTTP {status}: {_reason(body)}")
@@ -176,16 +187,22 @@ class HttpToolsApi:
     async def unregister(self, name: str, *, role: str | None, source: str) -> None:
         """Remove a tool of this source."""
         await self._request(
-            b"POST", b"/api/tools/unregister", {"name": name, "role": role, "expected_source": source, **self._secret}
+            b"POST", b"/api/tools/unregister", {"name": name, "role": role, "expected_source": source, **self._identity}
         )
 
     async def clear(self, source: str) -> None:
         """Remove all tools of a source."""
-        await self._request(b"POST", b"/api/tools/clear", {"source": source, "role": None, **self._secret})
+        await self._request(b"POST", b"/api/tools/clear", {"source": source, "role": None, **self._identity})
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    def _own(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows of replicas with this instance, each with its own callback; without one all rows."""
+        if not self._instance:
+            return rows
+        return [{**row, **each} for row in rows for each in row.get("instances", ()) if each.get("instance") == self._instance]
 
     def _token_problem(self, body: Mapping[str, Any]) -> str:
         return f"the server does not take the token: {_reason(body)}" if self._token_was_sent else _WANTS_TOKEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -28,6 +28,8 @@ _TYPES: Final = (
     ("callback_url", str, True),
     ("metadata", Mapping, False),
     ("secret", str, True),
+    ("instance", str, False),
+    ("machine", str, False),
 )
 """The fields' types, and whether they may be None."""
 
@@ -36,10 +38,11 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Key(NamedTuple):
-    """The key of a registration: a name, for a role or (None) for all roles."""
+    """The key of a registration: a name, for a role or (None) for all roles, and the instance of a replica, else ""."""
 
     role: str | None
     name: str
+    instance: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class Registration:
     (or ``""``) for all roles, future ones included. ``source`` is the name of its owner. ``timeout_seconds`` is the limit of one
     call: at most 300 for a callback, None (no limit) only for a ``tool``. ``secret`` is known to its owner and the registry.
     ``metadata`` is the owner's own; its ``annotations``, ``title`` and ``output_schema`` are the tool's.
+
+    Registrations of one name, role and source with different ``instance`` are replicas: one tool with several callbacks.
+    ``machine`` is where a callback at a loopback address is ("": the machine does not matter), and one that ``is_local`` belongs
+    to this server alone and is not stored.
 
     ``excluded`` are roles that a registration for all roles no longer reaches, and ``place`` is its position in lists; the
     registry sets both. Immutable. Raises ConfigurationError for values with which no call could work.
@@ -66,6 +73,9 @@ class Registration:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
     secret: str | None = field(default=None, repr=False)
+    instance: str = ""
+    machine: str = ""
+    is_local: bool = False
     place: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +86,8 @@ class Registration:
                 raise ConfigurationError(f"{field_} of tool {self.name!r} must be a {kind.__name__.lower()}, not {value!r}.")
         if (self.callback_url is None) == (self.tool is None):
             raise ConfigurationError(f"Tool {self.name!r} needs either callback_url or tool.")
+        if self.tool is not None and self.instance:
+            raise ConfigurationError(f"Tool {self.name!r} of this process cannot have an instance: replicas have a callback_url.")
         if self.tool is not None and self.tool.name != self.name:
             raise ConfigurationError(f"Tool {self.tool.name!r} cannot be registered as {self.name!r}.")
         limit = checked_timeout(self.timeout_seconds, f"timeout_seconds of tool {self.name!r}")
@@ -105,12 +117,17 @@ class Registration:
     @property
     def key(self) -> Key:
         """The key, which is unique."""
-        return Key(self.role, self.name)
+        return Key(self.role, self.name, self.instance)
 
     @property
-    def order(self) -> tuple[int, str, str]:
+    def order(self) -> tuple[int, str, str, str]:
         """The sort key: the place, then the name, since processes that share a store may have used a place twice."""
-        return self.place or 0, self.name, self.role or ""
+        return self.place or 0, self.name, self.role or "", self.instance
+
+    @property
+    def declaration(self) -> tuple[Any, ...]:
+        """What all replicas of a tool have in common."""
+        return self.source, self.description, self.parameters, self.timeout_seconds, self.metadata
 
     @property
     def annotations(self) -> Mapping[str, Any]:
@@ -124,6 +141,16 @@ class Registration:
     def is_remote(self) -> bool:
         """Whether another process answers its calls."""
         return self.tool is None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a store keeps it."""
+        return self.tool is None and not self.is_local
+
+    def is_replica_of(self, other: Registration) -> bool:
+        """Whether both are instances of one tool."""
+        mine, its = self.key, other.key
+        return bool(mine.instance and its.instance) and mine != its and mine[:2] == its[:2]
 
     @cached_property
     def origin(self) -> str | None:
@@ -225,6 +252,7 @@ class Snapshot:
 
     ``registrations`` are all of the role's by name, in order (without the exclusions of other roles); ``hidden`` names those
     whose callback seems unreachable. ``tools`` are the others, for an Executor (``Executor(snapshot.tools.values())``).
+    ``replicas`` are the instances of a tool that has some, each with whether it is hidden; the first stands in ``registrations``.
     ``revision`` grows with every change of this role's list.
     """
 
@@ -233,10 +261,17 @@ class Snapshot:
     registrations: Mapping[str, Registration]
     tools: Mapping[str, Tool]
     hidden: frozenset[str] = field(default=frozenset())
+    replicas: Mapping[str, Sequence[tuple[Registration, bool]]] = field(default_factory=dict)
     _all: Mapping[str, Tool] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, role: str, revision: int, entries: Iterable[tuple[Registration, Tool, bool]]) -> Snapshot:
+    def of(
+        cls,
+        role: str,
+        revision: int,
+        entries: Iterable[tuple[Registration, Tool, bool]],
+        replicas: Mapping[str, Sequence[tuple[Registration, bool]]] = _NOTHING,
+    ) -> Snapshot:
         """Return a snapshot of registrations, each with its tool and whether it is hidden."""
         rows = tuple((_without_exclusions(registration), tool, hidden) for registration, tool, hidden in entries)
         return cls(
@@ -245,6 +280,7 @@ class Snapshot:
             MappingProxyType({registration.name: registration for registration, _, _ in rows}),
             MappingProxyType({registration.name: tool for registration, tool, hidden in rows if not hidden}),
             frozenset(registration.name for registration, _, hidden in rows if hidden),
+            replicas,
             MappingProxyType({registration.name: tool for registration, tool, _ in rows}),
         )
 
@@ -293,10 +329,18 @@ class Snapshot:
                     "role": each.role,
                     "state": self.state(each.name),
                     "problem": self.problem(each.name),
+                    **self._instances(each.name),
                 }
             )
             for each in self.registrations.values()
         )
+
+    def _instances(self, name: str) -> dict[str, Any]:
+        if (replicas := self.replicas.get(name)) is None:
+            return {}
+        states = ((each, "hidden" if hidden else "active") for each, hidden in replicas)
+        fields = ({"instance": each.instance, "callback_url": each.callback_url, "state": state} for each, state in states)
+        return {"instances": [*fields]}
 
     @cached_property
     def etag(self) -> str:

@@ -71,13 +71,14 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """A registration with the tool that runs its calls."""
+    """A registration with the tool that runs its calls. ``is_elsewhere``: its callback is at loopback of another machine."""
 
     registration: Registration
     tool: Tool
     hidden: bool = False
+    is_elsewhere: bool = False
 
     @property
     def key(self) -> Key:
@@ -89,32 +90,31 @@ class RegistrationTable:
     """The registrations. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, dict[str | None, Entry]] = {}
+        self._by_name: dict[str, dict[str | None, dict[str, Entry]]] = {}
         self._next_place = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter([entry for entries in self._by_name.values() for entry in entries.values()])
+        return iter([entry for name in self._by_name for entry in self.entries_named(name)])
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of a key."""
-        return self._by_name.get(key.name, {}).get(key.role)
+        return self._by_name.get(key.name, {}).get(key.role, {}).get(key.instance)
 
     def entries_named(self, name: str) -> list[Entry]:
-        """Return the entries of a name, of all roles."""
-        return list(self._by_name.get(name, {}).values())
+        """Return the entries of a name, of all roles and instances."""
+        return [entry for entries in self._by_name.get(name, {}).values() for entry in entries.values()]
 
-    def visible_entry(self, role: str, name: str) -> Entry | None:
-        """Return the entry of this name that is visible to the role."""
-        entries = self._by_name.get(name, {})
-        if (own := entries.get(role)) is not None:
-            return own
-        common = entries.get(None)
-        return common if common is not None and common.registration.reaches(role) else None
+    def visible_entries(self, role: str, name: str) -> list[Entry]:
+        """Return the entries of this name that are visible to the role: one, or replicas of one tool in order."""
+        by_role = self._by_name.get(name, {})
+        if (own := by_role.get(role)) is not None:
+            return in_order(own.values())
+        return in_order(entry for entry in by_role.get(None, {}).values() if entry.registration.reaches(role))
 
-    def visible_entries(self, role: str) -> list[Entry]:
-        """Return the entries that are visible to the role, in order."""
-        seen = (self.visible_entry(role, name) for name in self._by_name)
-        return in_order(entry for entry in seen if entry is not None)
+    def visible_tools(self, role: str) -> list[list[Entry]]:
+        """Return the tools that are visible to the role, in order, each as its entries."""
+        seen = (self.visible_entries(role, name) for name in self._by_name)
+        return sorted(filter(None, seen), key=lambda entries: entries[0].registration.order)
 
     def displaced_by(self, registration: Registration) -> list[Entry]:
         """Return the entries that ``registration`` would replace or restrict: its own older version first."""
@@ -123,8 +123,13 @@ class RegistrationTable:
             entry
             for entry in self.entries_named(registration.name)
             if role is None or entry.registration.role == role or entry.registration.reaches(role)
+            if not registration.is_replica_of(entry.registration) or _is_outdated(entry, registration)
         )
-        return sorted(others, key=lambda entry: entry.registration.role != role)
+        return sorted(others, key=lambda entry: entry.key != registration.key)
+
+    def replicas_of(self, registration: Registration) -> list[Entry]:
+        """Return the entries of other instances of a tool."""
+        return [entry for entry in self.entries_named(registration.name) if registration.is_replica_of(entry.registration)]
 
     def replace_with(self, entry: Entry) -> list[Key]:
         """Add an entry, remove or restrict those that it displaces, and return the keys of all changed entries."""
@@ -135,7 +140,7 @@ class RegistrationTable:
             return []  # no change
         for other in displaced:
             self.remove_from(other, registration.role)
-        place = here.registration.place if here is not None else _first_place(displaced)
+        place = here.registration.place if here is not None else _first_place(displaced or self.replicas_of(registration))
         if place is None:
             place = self._next_place
         self._set(replace(entry, registration=replace(registration, place=place)))
@@ -164,7 +169,12 @@ class RegistrationTable:
         came, differ = [], []
         for entry in older:
             key = entry.key
-            newer = [each for each in there[key.name] if each.key == key or (key.role and each.registration.reaches(key.role))]
+            newer = [
+                each
+                for each in there[key.name]
+                if each.key == key or (key.role and each.registration.reaches(key.role))
+                if not each.registration.is_replica_of(entry.registration)
+            ]
             if newer:
                 if entry.registration not in [each.registration for each in newer]:
                     differ.append(key)
@@ -174,17 +184,17 @@ class RegistrationTable:
             came.append(key)
         for key in [key for key in came if key.role is None]:
             own = {entry.key.role for entry in self.entries_named(key.name) if entry.key.role is not None}
-            entry = self._by_name[key.name][None]
+            entry = self._by_name[key.name][None][key.instance]
             if not own <= (excluded := entry.registration.excluded):
                 self._set(replace(entry, registration=replace(entry.registration, excluded=excluded | own)))
                 differ.append(key)
-        return [self._by_name[key.name][key.role] for key in came], differ
+        return [self._by_name[key.name][key.role][key.instance] for key in came], differ
 
     def put(self, key: Key, entry: Entry | None) -> None:
         """Set what is under a key; None for nothing."""
         if entry is not None:
             self._set(entry)
-        elif key in [each.key for each in self.entries_named(key.name)]:
+        elif self.get(key) is not None:
             self._drop(key)
 
     def set_hidden(self, entry: Entry, *, hidden: bool) -> None:
@@ -193,20 +203,27 @@ class RegistrationTable:
 
     def _set(self, entry: Entry) -> None:
         key = entry.key
-        self._by_name.setdefault(key.name, {})[key.role] = entry
+        self._by_name.setdefault(key.name, {}).setdefault(key.role, {})[key.instance] = entry
         if entry.registration.place is not None:
             self._next_place = max(self._next_place, entry.registration.place + 1)
 
     def _drop(self, key: Key) -> None:
-        entries = self._by_name[key.name]
-        del entries[key.role]
-        if not entries:
+        by_role = self._by_name[key.name]
+        del by_role[key.role][key.instance]
+        if not by_role[key.role]:
+            del by_role[key.role]
+        if not by_role:
             del self._by_name[key.name]
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Sort entries by their order in lists."""
     return sorted(entries, key=lambda entry: entry.registration.order)
+
+
+def _is_outdated(entry: Entry, registration: Registration) -> bool:
+    """Whether an entry is declared otherwise than a new replica, and cannot be called any more."""
+    return entry.hidden and not entry.is_elsewhere and entry.registration.declaration != registration.declaration
 
 
 def _first_place(entries: Iterable[Entry]) -> int | None:

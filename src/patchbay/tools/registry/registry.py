@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 from patchbay.errors import ConfigurationError, UnknownRoleError
@@ -77,12 +78,18 @@ class Listeners:
 
 DEFAULT_ROLE: Final = "default"
 
+_OTHERWISE: Final = (
+    "the instance {!r} has registered this tool with another description, parameters, timeout or annotations: unregister that "
+    "first, or use another name"
+)
+
 
 class ToolRegistry:
     """The registered tools by role and source. Thread-safe.
 
     ``make_remote`` makes the tool that runs the calls of a registration with a ``callback_url``; without one each such call
-    fails. ``register`` raises what it raises. ``reserved`` are the sources that only trusted callers may claim. With
+    fails. ``register`` raises what it raises. ``combine`` makes one tool of those of its replicas. Callbacks at loopback of
+    another machine than ``machine`` are hidden. ``reserved`` are the sources that only trusted callers may claim. With
     ``needs_secret`` a registration that has a secret can only be replaced or removed with it, or by trusted callers.
 
     ``trusted``, ``inside`` and ``secret`` are the caller's permissions (``Permissions``); ``inside`` is code of this program,
@@ -94,10 +101,14 @@ class ToolRegistry:
         roles: Iterable[str] = (DEFAULT_ROLE,),
         make_remote: Callable[[Registration], Tool] | None = None,
         *,
+        combine: Callable[[Sequence[Tool]], Tool] = itemgetter(0),
+        machine: str = "",
         reserved: Iterable[str] = RESERVED,
         needs_secret: bool = False,
     ) -> None:
+        self.machine = machine
         self._make_remote = make_remote if make_remote is not None else Undispatched
+        self._combine = combine
         self._reserved = tuple(reserved)
         self._needs_secret = needs_secret
         self._lock = threading.Lock()
@@ -196,10 +207,10 @@ class ToolRegistry:
     ) -> Change:
         """Register a tool, replacing one of the same name and source.
 
-        Nothing is changed if any role's tool of that name is another source's, the source is reserved, or there is no role;
-        ``failed_roles`` says which and why. A registration for all roles replaces those for one; one for a role excludes that
-        role from the one for all. A hidden tool that is registered again becomes visible. Raises ConfigurationError for an
-        invalid tool.
+        Nothing is changed if any role's tool of that name is another source's, the source is reserved, another replica that can
+        be called is declared otherwise, or there is no role; ``failed_roles`` says which and why. A registration for all roles
+        replaces those for one; one for a role excludes that role from the one for all. A hidden tool that is registered again
+        becomes visible. Raises ConfigurationError for an invalid tool.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
         with self._lock:
@@ -212,8 +223,11 @@ class ToolRegistry:
             if change.failed or not targets:
                 return
             change.affected = targets
+            was = self._table.get(entry.key)
             if keys := self._table.replace_with(entry):
                 change.keys.update(dict.fromkeys(keys))
+                if registration.is_local and not (was is not None and was.registration.is_stored):
+                    del change.keys[entry.key]  # the row may be another server's
                 change.roles.update(dict.fromkeys(targets))
 
         return self._change("register", work)
@@ -224,12 +238,14 @@ class ToolRegistry:
         role: str | None = None,
         *,
         expected_source: str | None = None,
+        instance: str | None = None,
         trusted: bool = False,
         inside: bool = False,
         secret: str | None = None,
     ) -> Change:
-        """Remove a tool from a role, or from all; with ``expected_source`` only that source's.
+        """Remove a tool from a role, or from all.
 
+        With ``expected_source`` only that source's, with ``instance`` only that replica.
         One that is registered for all roles stays for the others. ``refused_roles`` lists what the caller may not change.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
@@ -237,6 +253,8 @@ class ToolRegistry:
         def work(change: Changing) -> None:
             targets = self._targets(role)
             for entry in self._table.entries_named(name):
+                if instance not in (None, entry.key.instance):
+                    continue
                 expected = expected_source is None or expected_source == entry.registration.source
                 self._take(change, entry, role or None, targets, allowed=expected and permissions.may_touch(entry.registration))
 
@@ -248,13 +266,14 @@ class ToolRegistry:
         role: str | None = None,
         *,
         origin: str | None = None,
+        instance: str | None = None,
         trusted: bool = False,
         inside: bool = False,
         secret: str | None = None,
     ) -> Change:
         """Remove all tools of exactly this source (None: any), from a role or from all.
 
-        With ``origin`` only those with a callback there (``Registration.origin``).
+        With ``origin`` only those with a callback there (``Registration.origin``), with ``instance`` only these replicas.
         """
         permissions = self._permissions(trusted=trusted, inside=inside, secret=secret)
 
@@ -264,7 +283,7 @@ class ToolRegistry:
                 change.failed += [_reserved(each, source) for each in targets]
                 return
             for entry in in_order(self._table):
-                if _matches(entry.registration, source, origin):
+                if _matches(entry, source, origin) and instance in (None, entry.key.instance):
                     self._take(change, entry, role or None, targets, allowed=permissions.may_touch(entry.registration))
 
         return self._change("clear", work)
@@ -316,16 +335,16 @@ class ToolRegistry:
 
         def work(change: Changing) -> None:
             names = {key.name for key in made}
-            before = {(role, name): self._table.visible_entry(role, name) for role in self._roles for name in names}
-            hidden = {(each.registration.source, each.registration.origin) for each in self._table if each.hidden}
+            before = {(role, name): self._table.visible_entries(role, name) for role in self._roles for name in names}
+            hidden = {_endpoint(each) for each in self._table if each.hidden and not each.is_elsewhere}
             for key, entry in made.items():
                 here = self._table.get(key)
-                if here is not None and (not here.registration.is_remote or _is_same(here, entry)):
+                if here is not None and (not here.registration.is_stored or _is_same(here, entry)):
                     continue
-                is_hidden = entry is not None and (entry.registration.source, entry.registration.origin) in hidden
-                self._table.put(key, replace(entry, hidden=True) if entry is not None and is_hidden else entry)
+                is_hidden = entry is not None and (entry.is_elsewhere or _endpoint(entry) in hidden)
+                self._table.put(key, replace(entry, hidden=is_hidden) if entry is not None else None)
             for (role, name), was in before.items():
-                if self._table.visible_entry(role, name) is not was:
+                if self._table.visible_entries(role, name) != was:
                     change.roles[role] = None
 
         return self._change("apply_stored", work)
@@ -334,7 +353,9 @@ class ToolRegistry:
 
     def _entry(self, registration: Registration) -> Entry:
         registration.check()
-        return Entry(registration, registration.tool if registration.tool is not None else self._make_remote(registration))
+        tool = registration.tool if registration.tool is not None else self._make_remote(registration)
+        is_elsewhere = registration.machine not in ("", self.machine)
+        return Entry(registration, tool, hidden=is_elsewhere, is_elsewhere=is_elsewhere)
 
     def _change(self, action: Action, work: Callable[[Changing], None]) -> Change:
         changing = Changing()
@@ -358,7 +379,7 @@ class ToolRegistry:
 
         def work(change: Changing) -> None:
             for entry in self._table:
-                if entry.hidden is not hidden and _matches(entry.registration, source, origin):
+                if entry.hidden is not hidden and not entry.is_elsewhere and _matches(entry, source, origin):
                     seen_by = self._seen_by(entry, tuple(self._roles))
                     self._table.set_hidden(entry, hidden=hidden)
                     change.roles.update(dict.fromkeys(seen_by))
@@ -374,7 +395,7 @@ class ToolRegistry:
                 change.refused[Refusal(each, entry.registration.source)] = None
             return
         self._table.remove_from(entry, role)
-        if entry.registration.is_remote:  # in-process tools are not stored, and the row may be another server's
+        if entry.registration.is_stored:  # else the row may be another server's
             change.keys[entry.key] = None
         change.roles.update(dict.fromkeys(seen_by))
         change.removed += len(seen_by)
@@ -386,7 +407,8 @@ class ToolRegistry:
             return [_reserved(role, source) for role in targets]
         if permissions.inside:
             return []
-        seen = {role: entry for role in targets if (entry := self._table.visible_entry(role, name)) is not None}
+        seen = {role: entries[0] for role in targets if (entries := self._table.visible_entries(role, name))}
+        replicas = self._table.replicas_of(registration)
         displaced = self._table.displaced_by(registration)
         others = [
             *(
@@ -400,14 +422,20 @@ class ToolRegistry:
                 if entry.registration.source != source
             ),
         ]
-        return others or [
+        others = others or [
             Failure(entry.registration.role or EVERY_ROLE, "the secret of the registration is needed", "secret_needed")
-            for entry in displaced
+            for entry in dict.fromkeys([*displaced, *replicas])
             if not permissions.may_touch(entry.registration)
+        ]
+        return others or [
+            Failure(entry.registration.role or EVERY_ROLE, _OTHERWISE.format(entry.key.instance), "replica_conflict")
+            for entry in replicas
+            if entry not in displaced
+            if entry.registration.declaration != registration.declaration
         ]
 
     def _seen_by(self, entry: Entry, roles: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(role for role in roles if self._table.visible_entry(role, entry.key.name) is entry)
+        return tuple(role for role in roles if entry in self._table.visible_entries(role, entry.key.name))
 
     def _targets(self, role: str | None) -> tuple[str, ...]:
         return (self._known(role),) if role else tuple(self._roles)
@@ -420,9 +448,22 @@ class ToolRegistry:
     def _snapshot(self, role: str) -> Snapshot:
         if (found := self._snapshots.get(role)) is None:
             self._known(role)
-            rows = ((entry.registration, entry.tool, entry.hidden) for entry in self._table.visible_entries(role))
-            found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows)
+            tools = self._table.visible_tools(role)
+            rows = (self._tool_of(entries) if entries[0].key.instance else _row(entries[0]) for entries in tools)
+            replicas = {
+                entries[0].key.name: tuple((each.registration, each.hidden) for each in entries)
+                for entries in tools
+                if entries[0].key.instance
+            }
+            found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows, replicas)
         return found
+
+    def _tool_of(self, replicas: Sequence[Entry]) -> tuple[Registration, Tool, bool]:
+        """Return a tool with several callbacks: one that can be called stands for it."""
+        here = [each for each in replicas if not each.is_elsewhere] or replicas[:1]
+        first = min(here, key=lambda each: each.hidden)
+        tool = self._combine([each.tool for each in here]) if len(here) > 1 else first.tool
+        return first.registration, tool, first.hidden
 
     def _permissions(self, *, trusted: bool, inside: bool, secret: str | None) -> Permissions:
         return Permissions(trusted, inside, secret, self._needs_secret, self._reserved)
@@ -438,5 +479,16 @@ def _is_same(here: Entry, entry: Entry | None) -> bool:
     return (here.registration, here.registration.place) == (entry.registration, entry.registration.place)
 
 
-def _matches(registration: Registration, source: str | None, origin: str | None) -> bool:
-    return source in (None, registration.source) and origin in (None, registration.origin)
+def _matches(entry: Entry, source: str | None, origin: str | None) -> bool:
+    """Whether an entry is of this source and, on this machine, of this origin; None: any."""
+    registration = entry.registration
+    is_there = origin is None or (origin == registration.origin and not entry.is_elsewhere)
+    return is_there and source in (None, registration.source)
+
+
+def _endpoint(entry: Entry) -> tuple[str, str | None]:
+    return entry.registration.source, entry.registration.origin
+
+
+def _row(entry: Entry) -> tuple[Registration, Tool, bool]:
+    return entry.registration, entry.tool, entry.hidden
