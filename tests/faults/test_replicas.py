@@ -73,10 +73,12 @@ def test_calls_go_on_when_one_of_two_hosts_is_killed_of_which_one_is_at_an_addre
     token.chmod(0o600)
     store = f"sqlite:///{tmp_path / 'tools.db'}"
     options = ("--callback-hosts", address, "--mcp-config", "none", "--token-file", str(token))
+    options += ("--host", "0.0.0.0", "--proxy", address)
     server = Service("patchbay serve", "serve", "--store", store, *options)
-    run = ("plugins", "run", plugins, "--server", server.url, "--token-file", str(token), "--instance")
-    near = Service("the near host", *run, "near")
-    far = Service("the far host", *run, "far", "--host", "0.0.0.0", "--advertise", address)
+    run = ("plugins", "run", plugins, "--token-file", str(token), "--server")
+    near = Service("the near host", *run, server.url, "--instance", "near")
+    there = ("--instance", "far", "--host", "0.0.0.0", "--advertise", address)
+    far = Service("the far host", *run, f"http://{address}:{server.port}", *there)
     with contextlib.ExitStack() as stack:
         for each in (server, near, far):
             each.start()

@@ -143,12 +143,13 @@ class ToolViews:
         recent = [self._outcome(each) for each in reversed(self.turns.recent_calls.of(role, name)[-_SHOWN_CALLS:])]
         registration = snapshot.registrations.get(name) if snapshot is not None else None
         if snapshot is not None and registration is not None:
+            callbacks = [each for each, _hidden in snapshot.replicas.get(name, ())] or [registration]
             more: Json = {
                 "parameters": dict(registration.parameters),
                 "sent": self._sent(snapshot)[name].element,
                 "annotations": dict(registration.annotations),
                 "timeout_seconds": registration.timeout_seconds,
-                "endpoint": (registration.callback_url or "").partition("?")[0],
+                "endpoint": ", ".join((each.callback_url or "").partition("?")[0] for each in callbacks),
             }
             return {**self._registered(snapshot, registration, activity), **more, "recent": recent}
         if name not in activity.offers:
