@@ -82,9 +82,7 @@ async def test_a_name_is_called_at_allowed_addresses(hosts: Any, address: str, m
 
 
 @pytest.mark.parametrize(("hosts", "address"), REFUSED)
-async def test_a_name_that_has_another_address_is_not_called(
-    hosts: Any, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_that_has_another_address_is_not_called(hosts: Any, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CallbackError, match=f"tools.test has the address {address}, which --callback-hosts") as raised:
         await called(hosts, address, monkeypatch)
     assert "no" == raised.value.ran

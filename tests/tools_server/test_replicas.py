@@ -167,6 +167,9 @@ def test_a_local_registration_is_not_stored_and_a_stored_one_of_another_server_d
     assert () == registry.register(local).keys
     registry.apply_stored({remote("a").key: remote("a")})
     assert ["http://127.0.0.1:1/"] == [each.callback_url for each in registry.registrations()]
+    registry.apply_stored({remote("a", instance="x").key: remote("a", instance="x", place=-1)})
+    assert "http://127.0.0.1:1/" == registry.snapshot("ann").registrations["a"].callback_url
+    registry.apply_stored({remote("a", instance="x").key: None})
     assert () == registry.clear("s").keys
     registry.register(remote("a"))
     assert [remote("a").key] == [*registry.register(local).keys]  # which was stored

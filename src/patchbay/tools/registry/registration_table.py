@@ -108,8 +108,11 @@ class RegistrationTable:
         """Return the entries of this name that are visible to the role: one, or replicas of one tool in order."""
         by_role = self._by_name.get(name, {})
         if (own := by_role.get(role)) is not None:
-            return in_order(own.values())
-        return in_order(entry for entry in by_role.get(None, {}).values() if entry.registration.reaches(role))
+            found = [*own.values()]
+        else:
+            found = [entry for entry in by_role.get(None, {}).values() if entry.registration.reaches(role)]
+        # A tool of this process may be beside replicas that other servers have stored: it stays.
+        return [entry for entry in found if not entry.key.instance] or in_order(found)
 
     def visible_tools(self, role: str) -> list[list[Entry]]:
         """Return the tools that are visible to the role, in order, each as its entries."""
