@@ -29,7 +29,6 @@ _TYPES: Final = (
     ("metadata", Mapping, False),
     ("secret", str, True),
     ("instance", str, False),
-    ("machine", str, False),
 )
 """The fields' types, and whether they may be None."""
 
@@ -120,9 +119,9 @@ class Registration:
         return Key(self.role, self.name, self.instance)
 
     @property
-    def order(self) -> tuple[int, str, str, str]:
+    def order(self) -> tuple[int, str, str]:
         """The sort key: the place, then the name, since processes that share a store may have used a place twice."""
-        return self.place or 0, self.name, self.role or "", self.instance
+        return self.place or 0, self.name, self.role or ""
 
     @property
     def declaration(self) -> tuple[Any, ...]:
@@ -149,8 +148,8 @@ class Registration:
 
     def is_replica_of(self, other: Registration) -> bool:
         """Whether both are instances of one tool."""
-        mine, its = self.key, other.key
-        return bool(mine.instance and its.instance) and mine != its and mine[:2] == its[:2]
+        is_other = bool(self.instance and other.instance) and self.instance != other.instance
+        return is_other and (self.name, self.role) == (other.name, other.role)
 
     @cached_property
     def origin(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -106,18 +106,22 @@ class RegistrationTable:
 
     def visible_entries(self, role: str, name: str) -> list[Entry]:
         """Return the entries of this name that are visible to the role: one, or replicas of one tool in order."""
-        by_role = self._by_name.get(name, {})
-        if (own := by_role.get(role)) is not None:
-            found = [*own.values()]
-        else:
-            found = [entry for entry in by_role.get(None, {}).values() if entry.registration.reaches(role)]
-        # A tool of this process may be beside replicas that other servers have stored: it stays.
-        return [entry for entry in found if not entry.key.instance] or in_order(found)
+        return _visible(self._by_name.get(name, {}), role)
 
-    def visible_tools(self, role: str) -> list[list[Entry]]:
-        """Return the tools that are visible to the role, in order, each as its entries."""
-        seen = (self.visible_entries(role, name) for name in self._by_name)
-        return sorted(filter(None, seen), key=lambda entries: entries[0].registration.order)
+    def visible_tools(self, role: str) -> tuple[list[Entry], dict[str, list[Entry]]]:
+        """Return the first entry of each tool that is visible to the role, in order, and all of those that have instances."""
+        first: list[Entry] = []
+        replicas: dict[str, list[Entry]] = {}
+        for name, by_role in self._by_name.items():
+            common = by_role.get(None)
+            if len(by_role) == 1 and common is not None and (alone := common.get("")) is not None and len(common) == 1:
+                if alone.registration.reaches(role):  # most tools; the rest is for the others
+                    first.append(alone)
+            elif entries := _visible(by_role, role):
+                first.append(entries[0])
+                if entries[0].registration.instance:
+                    replicas[name] = entries
+        return in_order(first), replicas
 
     def displaced_by(self, registration: Registration) -> list[Entry]:
         """Return the entries that ``registration`` would replace or restrict: its own older version first."""
@@ -126,12 +130,16 @@ class RegistrationTable:
             entry
             for entry in self.entries_named(registration.name)
             if role is None or entry.registration.role == role or entry.registration.reaches(role)
-            if not registration.is_replica_of(entry.registration) or _is_outdated(entry, registration)
+            if not registration.instance
+            or not registration.is_replica_of(entry.registration)
+            or _is_outdated(entry, registration)
         )
-        return sorted(others, key=lambda entry: entry.key != registration.key)
+        return sorted(others, key=lambda entry: entry.registration.role != role)
 
     def replicas_of(self, registration: Registration) -> list[Entry]:
         """Return the entries of other instances of a tool."""
+        if not registration.instance:
+            return []
         return [entry for entry in self.entries_named(registration.name) if registration.is_replica_of(entry.registration)]
 
     def replace_with(self, entry: Entry) -> list[Key]:
@@ -222,6 +230,19 @@ class RegistrationTable:
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Sort entries by their order in lists."""
     return sorted(entries, key=lambda entry: entry.registration.order)
+
+
+def _visible(by_role: Mapping[str | None, Mapping[str, Entry]], role: str) -> list[Entry]:
+    """Return the entries of a name that are visible to the role: one, or replicas of one tool in order."""
+    if (own := by_role.get(role)) is not None:
+        found = [*own.values()]
+    else:
+        found = [entry for entry in by_role.get(None, {}).values() if entry.registration.reaches(role)]
+    if len(found) < 2:
+        return found
+    # A tool of this process may be beside replicas that other servers have stored: it stays.
+    alone = [entry for entry in found if not entry.registration.instance]
+    return alone or sorted(found, key=lambda entry: (entry.registration.order, entry.registration.instance))
 
 
 def _is_outdated(entry: Entry, registration: Registration) -> bool:

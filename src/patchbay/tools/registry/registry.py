@@ -424,7 +424,7 @@ class ToolRegistry:
         ]
         others = others or [
             Failure(entry.registration.role or EVERY_ROLE, "the secret of the registration is needed", "secret_needed")
-            for entry in dict.fromkeys([*displaced, *replicas])
+            for entry in (dict.fromkeys([*displaced, *replicas]) if replicas else displaced)
             if not permissions.may_touch(entry.registration)
         ]
         return others or [
@@ -448,14 +448,15 @@ class ToolRegistry:
     def _snapshot(self, role: str) -> Snapshot:
         if (found := self._snapshots.get(role)) is None:
             self._known(role)
-            tools = self._table.visible_tools(role)
-            rows = (self._tool_of(entries) if entries[0].key.instance else _row(entries[0]) for entries in tools)
-            replicas = {
-                entries[0].key.name: tuple((each.registration, each.hidden) for each in entries)
-                for entries in tools
-                if entries[0].key.instance
-            }
-            found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows, replicas)
+            tools, replicas = self._table.visible_tools(role)
+            rows = (
+                self._tool_of(replicas[name])
+                if replicas and (name := each.registration.name) in replicas
+                else (each.registration, each.tool, each.hidden)
+                for each in tools
+            )
+            instances = {name: [(each.registration, each.hidden) for each in entries] for name, entries in replicas.items()}
+            found = self._snapshots[role] = Snapshot.of(role, self._roles[role], rows, instances)
         return found
 
     def _tool_of(self, replicas: Sequence[Entry]) -> tuple[Registration, Tool, bool]:
@@ -488,7 +489,3 @@ def _matches(entry: Entry, source: str | None, origin: str | None) -> bool:
 
 def _endpoint(entry: Entry) -> tuple[str, str | None]:
     return entry.registration.source, entry.registration.origin
-
-
-def _row(entry: Entry) -> tuple[Registration, Tool, bool]:
-    return entry.registration, entry.tool, entry.hidden
