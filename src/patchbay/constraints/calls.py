@@ -20,6 +20,7 @@ from patchbay.constraints.forms import (
     ChoiceForm,
     ConstantForm,
     Form,
+    Member,
     NumberForm,
     ObjectForm,
     TextForm,
@@ -209,15 +210,6 @@ def _id(writer: FamilyWriter, name: str) -> str:
     return sequence(literal(fixed), f"[0-9]{{{digits}}}" if digits > 1 else "[0-9]{1,3}")
 
 
-def _elements(grammar: Grammar, form: ObjectForm, write: Callable[[str, Form], str]) -> str:
-    """Return the expression of an object's members as elements; ``write`` returns that of one, by its name and form."""
-    parts = []
-    for member in form.members:
-        written = write(member.name, member.form)
-        parts.append(written if member.required else grammar.optional(written))
-    return sequence(*parts)
-
-
 class _Elements:
     """Writes arguments as elements (``styles.Elements``)."""
 
@@ -229,17 +221,23 @@ class _Elements:
         self._texts = ValueWriter(grammar, bare(_markers(writer, end.strip())), spans)
         notation = PYTHON_IN_MARKUP if style.encode is as_python else JSON_IN_MARKUP
         self._others = ValueWriter(grammar, notation, spans)
+        self._made: dict[Member, str] = {}
 
     def members(self, form: ObjectForm) -> str:
         """Return the expression of all elements."""
-        return _elements(self._grammar, form, self._member)
+        return " ".join(map(self._member, form.members))
 
-    def _member(self, name: str, form: Form) -> str:
+    def _member(self, member: Member) -> str:
+        if (made := self._made.get(member)) is not None:
+            return made
+        form = member.form
         options: dict[str, list[str]] = {}
         for option in form.options if isinstance(form, ChoiceForm) else (form,):
             for kind, written in self._option(option):
                 options.setdefault(kind, []).append(written)
-        return alternatives([self._element(name, kind, alternatives(written)) for kind, written in options.items()])
+        found = [self._element(member.name, kind, alternatives(written)) for kind, written in options.items()]
+        made = self._made[member] = alternatives(found) if member.required else self._grammar.optional(alternatives(found))
+        return made
 
     def _element(self, name: str, kind: str, value: str) -> str:
         is_text = "true" if kind == "string" else "false"
@@ -284,7 +282,8 @@ class _Nested:
 
     def members(self, form: ObjectForm) -> str:
         """Return the expression of an object's members."""
-        return _elements(self._grammar, form, self._element)
+        written = [(self._element(member.name, member.form), member.required) for member in form.members]
+        return " ".join([element if required else self._grammar.optional(element) for element, required in written])
 
     def _element(self, name: str, form: Form) -> str:
         return _fill(m3_element(name, _VALUE), {_VALUE: self._value(form)})

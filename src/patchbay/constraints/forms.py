@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class ConstantForm:
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A member of an object."""
 
     name: str

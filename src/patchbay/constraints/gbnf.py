@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Final
 
 from patchbay.constraints.forms import MAX_TEXT
@@ -29,8 +30,10 @@ class NoGrammarError(ValueError):
 
 def literal(text: str) -> str:
     """Return the expression for a fixed text, "" for none."""
+    if text.isprintable():
+        return encode_basestring(text) if text else ""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{_UNPRINTABLE.sub(_escape, escaped)}"' if text else ""
+    return f'"{_UNPRINTABLE.sub(_escape, escaped)}"'
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -79,10 +82,9 @@ def sequence(*parts: str) -> str:
 
 def alternatives(options: Sequence[str]) -> str:
     """Return a choice of expressions, in parentheses unless there is one alone."""
-    found = dict.fromkeys(options)
-    if len(found) == 1:
-        return options[0]
-    return f"({' | '.join([option or _NOTHING for option in found])})"
+    if len(options) > 1 and len(found := dict.fromkeys(options)) > 1:
+        return f"({' | '.join([option or _NOTHING for option in found])})"
+    return options[0]
 
 
 _NOTHING: Final = '""'

@@ -53,7 +53,8 @@ class ConstraintPlanner:
         key = (backend, rules, names)
         if (made := self._made.get(key)) is None:
             made = self._make(backend, rules, names, None)
-            self._made.put(key, made, sum(len(str(value)) for value in made.fields.values()))
+            size = sum(_MAX_GRAMMAR if made.kind == "schema" else len(str(value)) for value in made.fields.values())
+            self._made.put(key, made, size)
         return made
 
     def _make(self, backend: Backend, rules: ReplyRules, names: frozenset[str] | None, spans: Spans | None) -> Constraint:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -48,6 +49,7 @@ _ANNOTATIONS: Final = frozenset({
 })
 """Keywords that allow and forbid nothing. ``nullable`` is OpenAPI's: validation ignores it."""
 _TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
+_LENGTHS: Final = frozenset({"minLength", "maxLength"})
 _NUMERIC: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _KEYWORDS: Final = {
     "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
@@ -63,16 +65,21 @@ _KEYWORDS: Final = {
     }),
 }
 # fmt: on
+_BOUNDS: Final = _NUMERIC - {"multipleOf"}
 _OF_TYPES: Final = frozenset().union(*_KEYWORDS.values())
 _UNENFORCED: Final = {
     "object": _KEYWORDS["object"] - {"properties", "required", "additionalProperties"},
     "array": _KEYWORDS["array"] - {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "additionalItems"},
 }
-_KNOWN: Final = _ANNOTATIONS | _OF_TYPES | {"type", "enum", "const", "anyOf", "oneOf"}
+_PLAIN: Final = _ANNOTATIONS | _OF_TYPES | {"type"}
+_KNOWN: Final = _PLAIN | {"enum", "const", "anyOf", "oneOf"}
 _LARGEST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _SMALLEST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
-_WRITTEN_FORM: Final = re.compile(r"MM[-/]DD|DD[-/.]MM|ISO[ -]?\d|RFC[ -]?\d|E\.164|BCP ?\d|(?:country|currency|language) code")
+_WRITTEN_FORM: Final = re.compile(
+    r"YYYY-MM-DD|HH:MM(?::SS)?|MM[-/]DD|DD[-/.]MM|ISO[ -]?\d|RFC[ -]?\d|E\.164|BCP ?\d|country code|currency code|language code"
+)
 """A description that says how a string is written: it is not taken from the conversation as it stands there."""
+_text_form: Final = lru_cache(maxsize=256)(TextForm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +137,14 @@ class _Compiler:
         self._forms += 1
         if self._forms > _MAX_FORMS:
             raise _TooLargeError
-        if schema is True:
-            return AnyForm()
-        if schema is False:
-            return None
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, (dict, Mapping)):  # (a dict is recognised at once)
+            if schema is True:
+                return AnyForm()
+            if schema is False:
+                return None
             raise TypeError(f"{path or 'the schema'} is no object")
+        if schema.keys() <= _PLAIN:
+            return self._typed(schema, path)
         if "$ref" in schema:
             return self._referred(schema, path)
         if "allOf" in schema:
@@ -153,10 +162,9 @@ class _Compiler:
     def _check(self, keyword: str, path: str) -> None:
         self.checked.append(f"{path}/{keyword}" if path else keyword)
 
-    def _check_all(self, keywords: Collection[str], schema: Mapping[str, Any], path: str) -> None:
-        for keyword in schema:
-            if keyword in keywords:
-                self._check(keyword, path)
+    def _check_all(self, keywords: frozenset[str], schema: Mapping[str, Any], path: str) -> None:
+        if not keywords.isdisjoint(schema):
+            self.checked += [f"{path}/{keyword}" if path else keyword for keyword in schema if keyword in keywords]
 
     def _referred(self, schema: Mapping[str, Any], path: str) -> Form | None:
         target = schema["$ref"]
@@ -303,18 +311,8 @@ class _Compiler:
         most = None if most is None else int(most)
         if most is not None and most < least:
             return None
-        pattern = FORMATS.get(schema.get("format", ""))
-        if pattern is not None and "pattern" in schema:
-            self._check("pattern", path)
-        elif "pattern" in schema:
-            pattern = schema["pattern"]
-            if read_pattern(pattern) is None:
-                self._check("pattern", path)
-                pattern = None
-        if pattern is None and schema.get("format") is not None:
-            self._check("format", path)
-        if pattern is not None:
-            self._check_all(("minLength", "maxLength"), schema, path)
+        if ("pattern" in schema or "format" in schema) and (pattern := self._text_pattern(schema, path)) is not None:
+            self._check_all(_LENGTHS, schema, path)
             return TextForm(pattern=pattern)
         if least > _MAX_EXACT:
             self._check("minLength", path)
@@ -323,18 +321,28 @@ class _Compiler:
             if most < MAX_TEXT:
                 self._check("maxLength", path)
             most = None
-        description = str(schema.get("description", ""))
-        described = next((pattern for words, pattern in DESCRIBED.items() if words in description), None)
-        is_free = least <= 1 and most is None and described is None and "format" not in schema
-        return TextForm(least, most, copied=is_free and not _WRITTEN_FORM.search(description), described=described)
+        written = _WRITTEN_FORM.search(str(schema.get("description", "")))
+        is_free = least <= 1 and most is None and written is None and "format" not in schema
+        return _text_form(least, most, copied=is_free, described=DESCRIBED.get(written[0]) if written else None)
+
+    def _text_pattern(self, schema: Mapping[str, Any], path: str) -> str | None:
+        pattern = FORMATS.get(schema.get("format", ""))
+        if "pattern" in schema:
+            if pattern is None and read_pattern(schema["pattern"]) is not None:
+                pattern = schema["pattern"]
+            else:
+                self._check("pattern", path)
+        if pattern is None and schema.get("format") is not None:
+            self._check("format", path)
+        return pattern
 
     def _number(self, schema: Mapping[str, Any], path: str, *, integer: bool) -> Form | None:
         if "multipleOf" in schema and not (integer and schema["multipleOf"] == 1):
             self._check("multipleOf", path)
         least, most = _bound(schema, "minimum", "exclusiveMinimum", 1), _bound(schema, "maximum", "exclusiveMaximum", -1)
         if not integer:
-            for keyword in schema.keys() & (_KEYWORDS["number"] - {"multipleOf"}):
-                if keyword != "minimum" or not _same(schema[keyword], 0):
+            for keyword in schema.keys() & _BOUNDS:
+                if keyword != "minimum" or schema[keyword] != 0:
                     self._check(keyword, path)
             return NumberForm(positive=least is not None and least >= 0)
         for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
@@ -346,10 +354,10 @@ class _Compiler:
 
     def _object(self, schema: Mapping[str, Any], path: str) -> Form | None:
         self._check_all(_UNENFORCED["object"], schema, path)
-        properties, required = schema.get("properties") or {}, list(schema.get("required") or ())
+        properties, required = schema.get("properties") or {}, schema.get("required") or ()
         extra = schema.get("additionalProperties", True)
         members: list[Member] = []
-        for name in [*properties, *(name for name in required if name not in properties)]:
+        for name in dict.fromkeys((*properties, *required)):
             form = self.compile(properties.get(name, extra), f"{path}/{name}") if _is_unicode(name) else None
             if form is not None:
                 members.append(Member(name, form, name in required))
@@ -455,14 +463,14 @@ def _tags_differ(options: Sequence[Any], name: str) -> bool:
 
 
 def _has_type(value: Any, types: Sequence[Any]) -> bool:
+    if isinstance(value, str):
+        return "string" in types
     if isinstance(value, bool):
         return "boolean" in types
     if isinstance(value, int):
         return "integer" in types or "number" in types
     if isinstance(value, float):
         return "number" in types or ("integer" in types and value.is_integer())
-    if isinstance(value, str):
-        return "string" in types
     if value is None:
         return "null" in types
     return ("object" if isinstance(value, Mapping) else "array") in types

@@ -198,7 +198,7 @@ class Spans:
 
 def _without(member: Member, taken: frozenset[str]) -> Member:
     form = member.form
-    return replace(member, form=replace(form, taken=taken)) if taken and isinstance(form, TextForm) and form.copied else member
+    return member._replace(form=replace(form, taken=taken)) if taken and isinstance(form, TextForm) and form.copied else member
 
 
 def _is_number(word: str) -> bool:

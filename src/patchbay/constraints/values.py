@@ -177,12 +177,10 @@ class ValueWriter:
         self._grammar = grammar
         self._notation = notation
         self._spans = spans
-        self._made: dict[Form | CharSet, str] = {}
+        self._made: dict[Form | Member | CharSet, str] = {}
 
     def value(self, form: Form) -> str:
         """Return the expression of a value: a text in its quotes, an object in its braces."""
-        if isinstance(form, ObjectForm):  # (seldom the same, and slow to hash)
-            return self._object(form)
         if (made := self._made.get(form)) is None:
             made = self._made[form] = self._value(form)
         return made
@@ -195,6 +193,8 @@ class ValueWriter:
             return self._number(form)
         if isinstance(form, ConstantForm):
             return alternatives([literal(self._notation.write(raw)) for raw in form.values])
+        if isinstance(form, ObjectForm):
+            return self._object(form)
         if isinstance(form, ArrayForm):
             return self._array(form)
         if isinstance(form, ChoiceForm):
@@ -304,12 +304,15 @@ class ValueWriter:
 
     def members(self, members: Sequence[Member]) -> str:
         """Return the expression of an object's members, without the braces."""
-        notation = self._notation
-        written = [
-            (sequence(literal(notation.key(member.name) + notation.colon), self.value(member.form)), member.required)
-            for member in members
-        ]
-        return join_members(self._grammar, written, notation.comma)
+        written = [(self._member(member), member.required) for member in members]
+        return join_members(self._grammar, written, self._notation.comma)
+
+    def _member(self, member: Member) -> str:
+        """Return the expression of a member, which many tools share."""
+        if (made := self._made.get(member)) is None:
+            key = literal(self._notation.key(member.name) + self._notation.colon)
+            made = self._made[member] = sequence(key, self.value(member.form))
+        return made
 
     def _array(self, form: ArrayForm) -> str:
         comma = literal(self._notation.comma)
@@ -343,20 +346,22 @@ _WORDS: Final = ("true", "false", "null")
 def join_members(grammar: Grammar, members: Sequence[tuple[str, bool]], separator: str) -> str:
     """Return members in their order, the optional ones or not, a separator between any two. Each has whether it is required."""
     between = literal(separator)
-    after = [""]  # what may follow, once a member was written
-    for written, required in reversed(members):
-        with_separator = sequence(between, written)
-        rest = sequence(with_separator if required else grammar.optional(with_separator), after[-1])
-        after.append(grammar.rule("members", rest) if rest else "")
-    after.reverse()
-    options = []
+    parts: list[str] = []
     for index, (written, required) in enumerate(members):
-        options.append(sequence(written, after[index + 1]))
-        if required:
-            break
-    else:
-        options.append("")
-    return alternatives(options)
+        if required:  # what comes before it has a separator behind it, and what comes after it one before it
+            parts += [written, *(_next(grammar, between, each) for each in members[index + 1 :])]
+            return " ".join(parts)
+        parts.append(f"({written} {between})?")
+    options, rest = [""], ""
+    for member in reversed(members):
+        options.append(sequence(member[0], rest))
+        rest = grammar.rule("members", sequence(_next(grammar, between, member), rest))
+    return alternatives(options[::-1])
+
+
+def _next(grammar: Grammar, between: str, member: tuple[str, bool]) -> str:
+    written, required = member
+    return f"{between} {written}" if required else grammar.rule("member", f"({between} {written})?")
 
 
 def _is_one(ranges: Sequence[tuple[int, int]]) -> bool:
