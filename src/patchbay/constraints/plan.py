@@ -81,14 +81,17 @@ def answer_form(schema: Mapping[str, Any] | None) -> Form:
 
 
 def _fitted(tools: list[OfferedTool], spans: Spans) -> list[OfferedTool]:
-    """Return the tools that take most of what the conversation evidently has, with the arguments that it has."""
-    fitted: list[tuple[OfferedTool, int]] = []
+    """Return the tools that take most of what the conversation evidently has, with the arguments that it has.
+
+    Of those that take as much, the ones with most words of their names in it; then those that need the fewest guesses.
+    """
+    fitted: list[tuple[OfferedTool, tuple[int, ...]]] = []
     for tool in tools:
         try:
-            forms, evidence = spans.fit(tool.objects)
+            forms, (evidence, meant) = spans.fit(tool.objects)
         except NoGrammarError:
             return tools
         form = forms[0] if len(forms) == 1 else ChoiceForm(forms)
-        fitted.append((OfferedTool(tool.spec, Compiled(form)), evidence))
+        fitted.append((OfferedTool(tool.spec, Compiled(form)), (evidence, spans.mentions(tool.spec.name), meant)))
     most = max(evidence for _, evidence in fitted)
     return [tool for tool, evidence in fitted if evidence == most]
