@@ -62,8 +62,8 @@ from patchbay.types import ToolCall, ToolSpec
 
 MAX_CALLS: Final = 16
 """Calls in one reply."""
-_VALUE, _ID = "\ue000", "\ue001"
-"""Stand in the place of a value and of an id while a call is laid out."""
+_VALUE, _ID, _NAME = "\ue000", "\ue001", "\ue002"
+"""Stand in the place of a value, of an id and of a name while a call is laid out."""
 _SLOT: Final = re.compile(f'(\\\\?"{_VALUE}\\\\?"|{_VALUE}|{_ID})')
 _NO_MARKERS: Final = ReservedText(())
 _CDATA: Final = ("<![CDATA[", "]]>")
@@ -163,11 +163,19 @@ class CallWriter:
     def _call(self, writer: FamilyWriter, tool: OfferedTool) -> str:
         style, name = writer.style, tool.spec.name
         if isinstance(style, JsonStyle):
-            laid = writer.call.format_map(style(ToolCall(_ID, name, f'"{_VALUE}"'), 0, _NO_MARKERS))
-            return _fill(laid, {_VALUE: self._json.value(tool.arguments), _ID: _id(writer, name)})
+            laid = self._layout.replace(_NAME, name) if name.isidentifier() else _json_layout(writer, style, name)
+            slots = {_VALUE: self._json.value(tool.arguments)}
+            return _fill(laid, slots | {_ID: _id(writer, name)} if _ID in laid else slots)
         parts = {"call": f"{name}({_VALUE})", "arguments": f"{{{_VALUE}}}", "values": _VALUE, "index": _ID}
         laid = writer.call.format_map({**parts, "name": style.attribute(name) if isinstance(style, Elements) else name})
         return _fill(laid, {_VALUE: alternatives([*map(self._inside, tool.objects)]), _ID: "[1-9] [0-9]?"})
+
+    @cached_property
+    def _layout(self) -> str:
+        """A call with JSON, whose name has no escapes."""
+        assert isinstance(self._writer, FamilyWriter)
+        assert isinstance(self._writer.style, JsonStyle)
+        return _json_layout(self._writer, self._writer.style, _NAME)
 
     @cached_property
     def _inside(self) -> Callable[[ObjectForm], str]:
@@ -193,6 +201,10 @@ class CallWriter:
             written = [(sequence(literal(f"{member.name}="), values.value(member.form)), member.required) for member in named]
             options.append(join_members(self._grammar, written, ", "))
         return alternatives(options)
+
+
+def _json_layout(writer: FamilyWriter, style: JsonStyle, name: str) -> str:
+    return writer.call.format_map(style(ToolCall(_ID, name, f'"{_VALUE}"'), 0, _NO_MARKERS))
 
 
 def _fill(laid: str, slots: Mapping[str, str]) -> str:

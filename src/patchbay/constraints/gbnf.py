@@ -166,20 +166,22 @@ class Grammar:
             return plain
         begun = []
         for character in dict.fromkeys(marker[0] for marker in longer):
-            rests = [marker[1:] for marker in longer if marker[0] == character]
-            begun.append(sequence(literal(character), self._unfinished(hint, rests, begins, plain)))
+            rests = tuple(marker[1:] for marker in longer if marker[0] == character)
+            begun.append(sequence(literal(character), _unfinished(rests, begins, plain)))
         segment = self.rule(f"{hint}-segment", alternatives(begun))
         return self.rule(f"{hint}-free", sequence(plain, f"{segment}{{0,{_SEGMENTS}}}"))
 
-    def _unfinished(self, hint: str, rests: Sequence[str], excluded: str, plain: str) -> str:
-        """Return what may follow the beginning of markers: nothing, a part of one, or a part and another character."""
-        characters = "".join(dict.fromkeys([rest[0] for rest in rests]))
-        options = ["", sequence(excluding(characters + excluded), plain)]
-        for character in characters:
-            longer = [rest[1:] for rest in rests if rest[0] == character]
-            if all(longer):  # (a marker that would be complete is left out)
-                options.append(sequence(literal(character), self._unfinished(hint, longer, excluded, plain)))
-        return alternatives(options)
+
+@lru_cache(maxsize=256)
+def _unfinished(rests: tuple[str, ...], excluded: str, plain: str) -> str:
+    """Return what may follow the beginning of markers: nothing, a part of one, or a part and another character."""
+    characters = "".join(dict.fromkeys([rest[0] for rest in rests]))
+    options = ["", sequence(excluding(characters + excluded), plain)]
+    for character in characters:
+        longer = tuple(rest[1:] for rest in rests if rest[0] == character)
+        if all(longer):  # (a marker that would be complete is left out)
+            options.append(sequence(literal(character), _unfinished(longer, excluded, plain)))
+    return alternatives(options)
 
 
 def _first_part(marker: str, begins: str) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from patchbay.constraints.forms import (
@@ -181,6 +181,8 @@ class ValueWriter:
 
     def value(self, form: Form) -> str:
         """Return the expression of a value: a text in its quotes, an object in its braces."""
+        if isinstance(form, ObjectForm):  # (slow to hash: one that is a member is found as such)
+            return self._object(form)
         if (made := self._made.get(form)) is None:
             made = self._made[form] = self._value(form)
         return made
@@ -193,8 +195,6 @@ class ValueWriter:
             return self._number(form)
         if isinstance(form, ConstantForm):
             return alternatives([literal(self._notation.write(raw)) for raw in form.values])
-        if isinstance(form, ObjectForm):
-            return self._object(form)
         if isinstance(form, ArrayForm):
             return self._array(form)
         if isinstance(form, ChoiceForm):
@@ -263,12 +263,9 @@ class ValueWriter:
         """Return the expression of one character, those that do not stand for themselves written as the notation has it."""
         notation = self._notation
         ranges = complement(wanted.ranges) if wanted.negated else wanted.ranges
-        special = set(notation.excluded)
-        if notation.trimmed and not _is_one(ranges):
-            special |= set(_SPACE)
-        escaped = sorted({one for low, high in ranges for one in special if low <= ord(one) <= high})
-        outside = _subtract(ranges, escaped)
-        options = [character_class(outside)] if outside else []
+        special = notation.excluded + _SPACE if notation.trimmed and not _is_one(ranges) else notation.excluded
+        plain, escaped = _parted(tuple(ranges), special)
+        options = [plain] if plain else []
         if not notation.markers or _is_one(ranges):
             options += [
                 literal(inner)
@@ -368,16 +365,19 @@ def _is_one(ranges: Sequence[tuple[int, int]]) -> bool:
     return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
 
 
-def _subtract(ranges: Sequence[tuple[int, int]], characters: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the ranges without these characters, which are sorted."""
-    found = []
+@lru_cache(maxsize=256)
+def _parted(ranges: tuple[tuple[int, int], ...], special: str) -> tuple[str, list[str]]:
+    """Return the expression of the ranges without the special characters, and those of these that are in the ranges."""
+    found, parted = [], set()
     for low, high in ranges:
         begin = low
-        for code in map(ord, characters):
+        for character in sorted(set(special)):
+            code = ord(character)
             if begin <= code <= high:
+                parted.add(character)
                 if begin < code:
                     found.append((begin, code - 1))
                 begin = code + 1
         if begin <= high:
             found.append((begin, high))
-    return found
+    return character_class(found) if found else "", sorted(parted)
