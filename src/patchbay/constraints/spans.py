@@ -2,7 +2,8 @@
 
 Such a model may choose where an argument stands, and what is said with it, but it does not write anything. A text is a run of
 whole words, without the punctuation around it; a number, a date or a time is one that stands there; of an enumeration's values
-those that are mentioned; and an optional argument is given if the conversation has something for it, and else left out.
+those that are mentioned; and an optional argument is given if the conversation has something for it, and else left out. Words
+around a value say whose it is: a name beside a number, a "to" before a destination, an "on" or "off".
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _OPENERS: Final = _COMMANDS | {word.lower() for word in _FUNCTION_WORDS}
 """English words that a sentence of a request often begins with."""
 _SWITCH: Final = {"on": "true", "off": "false"}
 _TARGET: Final = re.compile("to_|new_|target|dest|arrival")
-"""The name of an argument that something is moved or changed to."""
+"""The beginning of the name of an argument that something is moved or changed to."""
 _SINGULARS: Final = {"feet": "foot", "children": "child", "people": "person", "men": "man", "women": "woman"}
 _MIN_NAME: Final = 3
 _MIN_STEM: Final = 4
@@ -84,8 +85,7 @@ class Spans:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        words = re.sub(r"[^a-z0-9]+", " ", text.lower()).split()
-        self._lower = f" {' '.join(_SINGULARS.get(word, word) for word in words)} "
+        self._lower = f" {_plain(text)} "
 
     def fit(self, forms: Sequence[ObjectForm]) -> tuple[tuple[ObjectForm, ...], tuple[int, int]]:
         """Return the forms of arguments as the text leaves them, and how well it fits them.
@@ -307,7 +307,8 @@ def _is_alike(one: str, other: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+    """Return the words of a text in lower case, without punctuation and irregular plurals."""
+    return " ".join(_SINGULARS.get(word, word) for word in re.findall("[a-z0-9]+", text.lower()))
 
 
 def _value(word: str) -> str:
