@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, TypeGuard
 
 from patchbay.constraints.forms import ConstantForm, Form, Member, NumberForm, ObjectForm, TextForm
@@ -173,7 +173,7 @@ class Spans:
 
     def _place(self, value: str) -> tuple[bool, int]:
         """Return whether no number is before a value that the text has, and where it is."""
-        place = self._lower.find(f" {_plain(value)}")
+        place = self._lower.find(f" {_plain_value(value)}")
         before = self._lower[:place].split()[-1:]
         return not any(word.isdigit() or word in _NUMBER_WORDS for word in before), place
 
@@ -222,12 +222,12 @@ class Spans:
 
     def _has(self, value: str) -> bool:
         """Whether the text has these words, or a word that begins with the last of them."""
-        words = _plain(value)
+        words = _plain_value(value)
         return bool(words) and f" {words}" in self._lower
 
     def mentions(self, name: str) -> int:
         """Count the words of a name whose beginnings words of the text have."""
-        return len({word[:_STEM] for word in re.findall(r"[a-z]+", name.lower()) if len(word) >= _MIN_STEM} & self._stems)
+        return len(_stems(name) & self._stems)
 
     @cached_property
     def _stems(self) -> set[str]:
@@ -309,6 +309,14 @@ def _is_alike(one: str, other: str) -> bool:
 def _plain(text: str) -> str:
     """Return the words of a text in lower case, without punctuation and irregular plurals."""
     return " ".join(_SINGULARS.get(word, word) for word in re.findall("[a-z0-9]+", text.lower()))
+
+
+_plain_value: Final = lru_cache(maxsize=1024)(_plain)
+
+
+@lru_cache(maxsize=1024)
+def _stems(name: str) -> frozenset[str]:
+    return frozenset(word[:_STEM] for word in re.findall("[a-z]+", name.lower()) if len(word) >= _MIN_STEM)
 
 
 def _value(word: str) -> str:
