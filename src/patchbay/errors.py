@@ -12,6 +12,8 @@
     ├── MaxIterationsError             RuntimeError   "max_iterations"       the loop's maximum of rounds
     ├── SessionNotFoundError           LookupError    "session_not_found"    there is no session with this id; HTTP 404
     ├── SessionExistsError             ValueError     "session_exists"       there is one already; HTTP 409
+    ├── RunNotFoundError               LookupError    "run_not_found"        there is no durable run with this id; HTTP 404
+    ├── RunExistsError                 ValueError     "run_exists"           its id is that of another run; HTTP 409
     ├── UnknownRoleError               LookupError    "unknown_role"         the registry has no such role; HTTP 404
     ├── ToolSyncError                  RuntimeError   "tool_sync_failed"     a session did not get its new tools
     ├── HookAbortError                 RuntimeError   "hook_abort"           a hook ended the turn
@@ -162,6 +164,30 @@ class SessionExistsError(PatchbayError, ValueError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"There is a session {session_id!r} already.")
         self.session_id = session_id
+
+
+class RunNotFoundError(PatchbayError, LookupError):
+    """No durable run with this id exists."""
+
+    code = "run_not_found"
+    kind = "invalid_request_error"
+    status = 404
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"There is no run {run_id[:100]!r}.")
+        self.run_id = run_id
+
+
+class RunExistsError(PatchbayError, ValueError):
+    """The id of a durable run is that of another one."""
+
+    code = "run_exists"
+    kind = "invalid_request_error"
+    status = 409
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"There is a run {run_id[:100]!r} already, with another message or session.")
+        self.run_id = run_id
 
 
 class UnknownRoleError(PatchbayError, LookupError):

@@ -105,6 +105,7 @@ class AgentRun:
         self._answer: ToolExecution | None = None
         self._transfer: str | None = None
         self._reminders = 0
+        self._steps = ctx.steps.of_agent(ctx) if ctx.steps is not None else None
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run the agent. Raises RunFailed for a limit that was met, and a model that gave no answer."""
@@ -190,16 +191,19 @@ class AgentRun:
             hooks=ctx.hooks,
             media=ctx.media,
             scope=ctx.turn_scope(agent.model_name) if ctx.hooks is not None else None,
+            call_log=self._steps,
         )
 
     def _model(self) -> ChatModel:
         ctx, agent = self._ctx, self._agent
+        model: ChatModel
         try:
             model = agent.chat_model()
+            if ctx.bus is not None or ctx.run_config.llm_timeout is not None:
+                model = TimedModel(ctx, model, agent.model_name)
         except ConfigurationError as error:
-            return UnusableModel(error)
-        is_plain = ctx.bus is None and ctx.run_config.llm_timeout is None
-        return model if is_plain else TimedModel(ctx, model, agent.model_name)
+            model = UnusableModel(error)
+        return model if self._steps is None else self._steps.model(model)
 
     async def _read_untyped_answer(self, tool: AnswerTool, event: Event) -> Event | None:
         """Return the event of the value that the model wrote as text; None if it does not fit, and the model is reminded.

@@ -34,6 +34,8 @@ class AgentTool(BaseTool):
     run's limits. Without an answer the call fails with the agent's error. It also works in a runner without agents.
     """
 
+    records_own_steps = True
+
     def __init__(self, agent: BaseAgent, *, timeout: float | None = None) -> None:
         if not isinstance(agent, BaseAgent):
             raise TypeError(f"AgentTool needs an agent, not {type(agent).__name__}.")
@@ -99,6 +101,7 @@ class AgentTool(BaseTool):
             bus=caller.bus if caller is not None else None,
             shared=Shared(caller.budget if caller is not None else config.budget()),
             media=tool_context.media,
+            steps=caller.steps if caller is not None else None,
             owner_key=caller.session_key if caller is not None else None,
             **_hooks(caller, tool_context),
         )

@@ -23,6 +23,7 @@ from patchbay.tools.results import describe
 from patchbay.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:
+    from patchbay.agents.durable.steps import RunSteps
     from patchbay.hooks import HookManager, HookScope
     from patchbay.media import MediaStore
 
@@ -76,6 +77,8 @@ class InvocationContext:
     """Identifies the run to hooks."""
     media: MediaStore | None = None
     """The store of results' files, None for the process's own."""
+    steps: RunSteps | None = None
+    """The recorded steps of a durable run."""
     owner_key: str | None = None
     """The ``Session.key`` of the caller's session, in a run of an agent as a tool."""
     branch: str | None = None

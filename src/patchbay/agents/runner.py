@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,11 +24,14 @@ from patchbay.agents.sessions.base import BaseSessionService
 from patchbay.agents.sessions.log import Session
 from patchbay.agents.sessions.memory import InMemorySessionService
 from patchbay.background import run_blocking
+from patchbay.errors import ConfigurationError
 from patchbay.executor.callbacks import checked_hooks
 from patchbay.executor.results import checked_media
 from patchbay.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:
+    from patchbay.agents.durable.runs import DurableRuns
+    from patchbay.agents.durable.steps import RunSteps
     from patchbay.hooks import HookManager, HookScope
     from patchbay.media import MediaStore
 
@@ -43,6 +48,10 @@ class Runner:
     those of tools included. ``media`` stores the files of results (None: ``patchbay.media.shared_store``); those of a session
     are deleted with it. Two runs of one session are sequential.
 
+    With ``durable`` (a ``patchbay.agents.durable.DurableRuns``, its URL, or True for a SQLite file) each answer of a model and
+    each result of a tool is recorded, and a run whose process was killed goes on in another one, without repeating them; sessions
+    are by default in its database. Such runs yield whole answers only, and do not end where the iteration is left.
+
     Use it as a context manager (``async with``, or ``with`` around plain ``for`` loops), or ``aclose()`` it, to close the
     connections of models that were created from names.
     """
@@ -57,6 +66,7 @@ class Runner:
         history_service: BaseChatHistoryService | None = None,
         hooks: HookManager | None = None,
         media: MediaStore | None = None,
+        durable: DurableRuns | str | bool | None = None,
     ) -> None:
         if not isinstance(agent, BaseAgent):
             raise TypeError(f"agent must be an agent, not {type(agent).__name__}.")
@@ -72,18 +82,34 @@ class Runner:
         self.media = checked_media(media)
         self.agent = agent
         self.app_name = app_name
+        self.durable = durable = _durable_runs(durable)
+        self._steps: RunSteps | None = None
+        if durable is not None:
+            if history_service is not None:
+                raise ConfigurationError("A runner with durable runs has no history_service: their session has the messages.")
+            session_service = session_service if session_service is not None else durable.sessions
+            durable.add(self)
         self.session_service = session_service if session_service is not None else InMemorySessionService()
         self.bus = bus
         self.history_service = history_service
         if self.media is not None:
             self.session_service.release_from(self.media)
 
-    def run(self, user_id: str, session_id: str, message: str | Content, run_config: RunConfig | None = None) -> RunEvents:
+    def run(
+        self,
+        user_id: str,
+        session_id: str,
+        message: str | Content,
+        run_config: RunConfig | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> RunEvents:
         """Run one turn; iterate over the result for its events: ``async for``, or ``for`` without an event loop.
 
         Creates the session if there is none. A failure is a last event with ``error_code``; only errors of recording events are
         raised. Leaving the iteration early stops the model and the tools. A tool must not run another turn of its own session,
-        which would wait for this one. Raises TypeError for a message that is neither text nor a Content.
+        which would wait for this one. ``run_id`` is that of a durable run: of one that exists the events are yielded. Raises
+        TypeError for a message that is neither text nor a Content.
         """
         if isinstance(message, str):
             content = Content("user", [Part(message)])
@@ -95,12 +121,26 @@ class Runner:
         if not isinstance(config, RunConfig):
             raise TypeError(f"run_config must be a RunConfig, not {type(config).__name__}.")
         state = _RunStatus()
+        if self.durable is not None:
+            return RunEvents(state, self._durable_events(state, user_id, session_id, content, config, run_id))
         return RunEvents(state, self._events(state, user_id, session_id, content, config))
 
     run_async = run
 
+    def with_steps(self, steps: RunSteps, sessions: BaseSessionService) -> Runner:
+        """Return the runner that carries out one durable run, with its copy of the session."""
+        runner = copy.copy(self)
+        runner.durable, runner._steps, runner.session_service = None, steps, sessions  # noqa: SLF001  (its own copy)
+        return runner
+
+    def title_of(self, content: Content) -> str:
+        """Return the title of a session that begins with this message."""
+        return content.text[:_TITLE]
+
     async def aclose(self) -> None:
-        """Close the connections of models that were created from names, as opened by this event loop's runs."""
+        """Close the connections of models that were created from names, as opened by this event loop's runs, and durable runs."""
+        if self.durable is not None:
+            await self.durable.aclose()
         for agent in _all_agents(self.agent, set()):
             if isinstance(agent, LlmAgent):
                 await agent.aclose()
@@ -116,6 +156,8 @@ class Runner:
         self.close()
 
     async def __aenter__(self) -> Self:
+        if self.durable is not None:
+            await self.durable.start()  # and goes on with runs of processes that were killed
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -149,6 +191,17 @@ class Runner:
         finally:
             run.ended.set()
 
+    async def _durable_events(
+        self, run: _RunStatus, user_id: str, session_id: str, content: Content, config: RunConfig, run_id: str | None
+    ) -> AsyncGenerator[Event, None]:
+        durable = self.durable
+        assert durable is not None
+        added = await durable.submit(self.agent.name, content, run_id=run_id, session=session_id, user=user_id, config=config)
+        async with aclosing(durable.events(added.id)) as events:
+            async for event in events:
+                yield event
+        run.text = (await durable.get(added.id)).text
+
     async def _begin_run(self, user_id: str, session_id: str, content: Content, config: RunConfig) -> InvocationContext:
         """Record the user's message, in a session that may be new."""
         session, is_new = await self._session(user_id, session_id, content)
@@ -156,7 +209,7 @@ class Runner:
             agent=self.agent,
             session=session,
             session_service=self.session_service,
-            invocation_id=new_id(),
+            invocation_id=self._steps.run_id if self._steps is not None else new_id(),
             run_config=config,
             shared=Shared(config.budget()),
             user_content=content,
@@ -164,6 +217,7 @@ class Runner:
             hooks=self.hooks,
             hook_scope=self._hook_scope(session) if self.hooks is not None else None,
             media=self.media,
+            steps=self._steps,
         )
         ctx.budget.start_clock()
         await ctx.record(Event(author=USER, invocation_id=ctx.invocation_id, content=content))
@@ -187,7 +241,7 @@ class Runner:
         session = await service.get_session_for_run(self.app_name, user_id, session_id)
         if session is not None:
             return session, False
-        about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": content.text[:_TITLE]}
+        about: dict[str, Any] = {"agent_name": self.agent.name, "session_id": session_id, "title": self.title_of(content)}
         return await service.create_session(self.app_name, user_id, **about), True
 
     async def _record_answer(self, ctx: InvocationContext, event: Event, text: str) -> None:
@@ -284,6 +338,14 @@ class RunEvents:
                 yield event
         finally:
             run_blocking(source.aclose())
+
+
+def _durable_runs(given: DurableRuns | str | bool | None) -> DurableRuns | None:  # noqa: FBT001  (the option as it was given)
+    if given is None or given is False:
+        return None
+    from patchbay.agents.durable.runs import DEFAULT_URL, DurableRuns
+
+    return given if isinstance(given, DurableRuns) else DurableRuns(DEFAULT_URL if given is True else given)
 
 
 def _all_agents(agent: BaseAgent, seen: set[int]) -> Iterator[BaseAgent]:

@@ -85,6 +85,7 @@ class Batch:
         self._in_stage = 0
         self._exclusive_waiters: deque[asyncio.Future[None]] = deque()
         run.repeats.next_reply()
+        self._number = run.call_log.next_reply() if run.call_log is not None else 0
         for index, call in enumerate(calls):
             invocation = self._checked(index, call)
             if invocation is None:
@@ -160,6 +161,7 @@ class Batch:
         if invocation.decision_log is not None and invocation.decision_log.edited:
             note = edited_note(invocation.json_arguments)
             execution = replace(execution, result=replace(execution.result, content=f"{note}\n{execution.content}"))
+        self.has_outputs = self.has_outputs or execution.output is not None
         if execution.arguments is not None:
             self.run.repeats.add(execution.call, execution.result.content)
         self._record(invocation.index, execution, invocation)
@@ -174,12 +176,16 @@ class Batch:
         """Record that an invocation failed, with the message for the model."""
         if self._settled[invocation.index] is not None:
             return  # an abandoned tool has ended: its call has its one result already
+        self._settle(invocation, self._failure(invocation, error))
+
+    def _failure(self, invocation: Invocation, error: BaseException) -> ToolExecution:
+        """Return the execution of an invocation that failed, with the message for the model."""
         # A returned error is complete as it is.
         has_run = invocation.has_run and not isinstance(error, OutputError)
         note = effects_note(
             invocation.tool, begun=invocation.given is not None, has_run=has_run, stopped=invocation.ending is not None
         )
-        self._settle(invocation, self._failed(invocation.call, error, invocation.given, note, invocation.seconds))
+        return self._failed(invocation.call, error, invocation.given, note, invocation.seconds)
 
     def _abort(self, why: HookAbortError) -> None:
         """Cancel all calls, because a hook has ended the turn."""
@@ -276,24 +282,12 @@ class Batch:
         if run.media is not None:
             context.media = run.media
         try:
-            value = await invocation.run(context)
-            if type(value) is ToolOutput:
-                self.has_outputs = True
-                if has_files(value):
-                    value = await run.store_files(value, invocation.tool.name)
-                if value.is_error:
-                    raise OutputError(value, tool_name=invocation.tool.name)  # noqa: TRY301  (it ends like all that a tool raises)
-            invocation.check_running()
-            content: str
-            attachments: tuple[Attachment, ...] = ()
-            if type(value) is str and run.is_short(value):
-                content = value
+            if (log := run.call_log) is None or not invocation.tool.acts or invocation.tool.records_own_steps:
+                execution = await self._execute(invocation, context)
             else:
-                content, attachments = await run.render(value, invocation.tool.name)
-                invocation.check_running()
-            actions = context.outcome()
-            if (check := self.agent_scope.check) is not None and actions:
-                check(actions)
+                place = invocation.index
+                invocation.begin = partial(log.begin, self._number, place)
+                execution = await log.settle(self._number, place, call, partial(self._execute_or_fail, invocation, context))
         except asyncio.CancelledError:
             context.stop()  # for a thread, also where other code cancelled the task
             raise  # by the tool, or because it is being stopped: ``_task_done`` sees which
@@ -304,8 +298,48 @@ class Batch:
             if isinstance(error, HookAbortError) and invocation.ending is None:
                 self._abort(error)
             return
-        result = ToolResult(call.id, invocation.tool.name, content, attachments=attachments)
-        self._settle(invocation, ToolExecution(call, invocation.given, value, result, None, invocation.seconds, actions))
+        if self._has_result(invocation):
+            return  # the task was abandoned while its outcome was recorded
+        self._settle(invocation, execution)
+        if isinstance(execution.error, HookAbortError):
+            self._abort(execution.error)
+
+    async def _execute(self, invocation: Invocation, context: ToolContext) -> ToolExecution:
+        """Run an invocation, and return its execution. Raises what ends the call."""
+        run = self.run
+        value = await invocation.run(context)
+        if type(value) is ToolOutput:
+            if has_files(value):
+                value = await run.store_files(value, invocation.tool.name)
+            if value.is_error:
+                raise OutputError(value, tool_name=invocation.tool.name)
+        invocation.check_running()
+        content: str
+        attachments: tuple[Attachment, ...] = ()
+        if type(value) is str and run.is_short(value):
+            content = value
+        else:
+            content, attachments = await run.render(value, invocation.tool.name)
+            invocation.check_running()
+        actions = context.outcome()
+        if (check := self.agent_scope.check) is not None and actions:
+            check(actions)
+        result = ToolResult(invocation.call.id, invocation.tool.name, content, attachments=attachments)
+        return ToolExecution(invocation.call, invocation.given, value, result, None, invocation.seconds, actions)
+
+    async def _execute_or_fail(self, invocation: Invocation, context: ToolContext) -> ToolExecution:
+        """Run an invocation; its failures are executions too, but not the end of a call that is being stopped."""
+        try:
+            return await self._execute(invocation, context)
+        except asyncio.CancelledError:
+            if not isinstance(invocation.ending, ToolTimeoutError):
+                raise
+            context.stop()
+            return self._failure(invocation, invocation.ending)
+        except BaseException as error:
+            if is_users_interrupt(error):
+                raise
+            return self._failure(invocation, invocation.ending or error)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         invocation = self._invocations.pop(task, None)

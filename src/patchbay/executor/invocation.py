@@ -152,12 +152,13 @@ class Invocation(PendingCall):
     ``given`` are the arguments that its tool got (None: not started), ``ending`` is why it is being stopped.
     ``invalid_arguments`` is the validation error of ``arguments``, None if they are valid; invalid ones reach only
     callbacks, which may correct them.
-    ``set_timer`` starts the tool's time limit, ``wait_exclusive`` waits until no other call of the batch runs.
+    ``set_timer`` starts the tool's time limit, ``wait_exclusive`` waits until no other call of the batch runs. ``begin``, if set,
+    is called with the tool right before it runs (``CallLog.begin``).
     """
 
     __slots__ = (
         "_ended", "_iteration", "_run", "_set_timer", "_started", "_wait_exclusive",
-        "ending", "given", "grace", "index", "invalid_arguments", "permits", "task",
+        "begin", "ending", "given", "grace", "index", "invalid_arguments", "permits", "task",
     )  # fmt: skip
 
     def __init__(
@@ -186,6 +187,7 @@ class Invocation(PendingCall):
         self.permits = Permits(tool, run.permits)
         self.context: ToolContext | None = None
         self.given: dict[str, Any] | None = None
+        self.begin: Callable[[Tool], Awaitable[None]] | None = None
         self.ending: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
         self.grace: asyncio.TimerHandle | None = None
@@ -374,6 +376,8 @@ class Invocation(PendingCall):
                     self.arguments = self.given  # hooks do not see what the tool does to its own copy
                 if hooks.observed:
                     emit_started(hooks, self)
+            if self.begin is not None:
+                await self.begin(self.tool)
             self._started = time.perf_counter()
             value = await self.tool.run(arguments, context)
         finally:

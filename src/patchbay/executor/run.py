@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from patchbay.errors import ToolNotLoadedError, UnknownToolError
+from patchbay.executor.call_log import CallLog
 from patchbay.executor.callbacks import Callback
 from patchbay.executor.limits import Budget, RepeatedCalls
 from patchbay.executor.results import NAME_SHOWN, ToolExecution
@@ -63,6 +64,8 @@ class RunOptions(TypedDict, total=False):
     """Replaces the executor's own."""
     media: MediaStore | None
     """Replaces the executor's own."""
+    call_log: CallLog | None
+    """Records the calls' outcomes, for a run that goes on in another process."""
 
 
 class ExecutorSettings:
@@ -105,6 +108,7 @@ class RunState:
         call_ids, media = options.get("call_ids"), options.get("media")
         self.call_ids: set[str] = call_ids if call_ids is not None else set()
         self.on_settled = options.get("on_settled")
+        self.call_log = options.get("call_log")
         self.hooks = hooks
         self.media = media if media is not None else executor.media
         self.permits = asyncio.Semaphore(executor.max_parallel)

@@ -112,6 +112,9 @@ class Tool(ABC):
     acts: bool = True
     """Whether a call does something. Hooks do not get calls of a tool that does not act."""
 
+    records_own_steps: bool = False
+    """Whether a call is no step of a durable run, because its own models and tools are."""
+
     source: str = ""
     """The source of its registration (``plugin:weather``, ``hook:search``); "" for a tool of this program."""
 

@@ -1,0 +1,480 @@
+"""The durable runs of a process: a thin layer over DBOS Transact, which has the queues, the records of steps and the recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
+
+from patchbay.agents.content import Content, Event, new_id
+from patchbay.agents.durable.servers import BEAT, Servers, metadata
+from patchbay.agents.durable.sessions import RunSessions
+from patchbay.agents.durable.steps import EVENTS, RunSteps
+from patchbay.agents.run_config import RunConfig
+from patchbay.agents.sessions.base import check_names
+from patchbay.agents.sessions.database import DatabaseSessionService
+from patchbay.database import Database
+from patchbay.errors import ConfigurationError, InvalidRequestError, RunExistsError, RunNotFoundError
+from patchbay.tools.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from dbos import WorkflowStatus
+
+    from patchbay.agents.runner import Runner
+
+T = TypeVar("T")
+
+DEFAULT_URL: Final = "sqlite:///patchbay-runs.db"
+_WORKFLOW: Final = "patchbay.run"
+_VERSION: Final = "1"
+"""Of the records of steps; a process only goes on with runs of its own version."""
+
+_WATCH: Final = 1.0
+_POLL: Final = 0.25
+"""Seconds between two looks: at runs that are not this process's any more, and at the queues."""
+
+_STATUS: Final[Mapping[str, str]] = {"ENQUEUED": "queued", "DELAYED": "queued", "PENDING": "running", "CANCELLED": "cancelled"}
+_logger = logging.getLogger(__name__)
+_open: list[DurableRuns] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableRun:
+    """A run as it is now. ``status`` is "queued", "running", "completed", "failed" or "cancelled"; times are in seconds.
+
+    ``text`` is the answer of one that is completed, ``error`` (``code``, ``message``) the reason of one that has failed, and
+    ``attempts`` counts the processes that have carried it out.
+    """
+
+    id: str
+    agent: str
+    status: str
+    session: str
+    user: str
+    created_at: float
+    ended_at: float | None = None
+    attempts: int = 0
+    text: str | None = None
+    error: dict[str, str] | None = None
+    usage: dict[str, int] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.status not in ("queued", "running")
+
+
+class DurableRuns:
+    """Runs of agents that survive their process, in the database ``url`` (SQLite or PostgreSQL), one open object per process.
+
+    ``concurrency`` is the number of runs that each process carries out at a time, ``per_minute`` the most that all of them begin
+    in a minute (None: no limit); the last process that starts sets both for all. ``carries_out``: whether this process takes runs
+    from the queues, or only adds them. Needs ``patchbay-tools[durable]``; raises ConfigurationError without it, and for a
+    database that cannot be used. Runs of one session are sequential, in the order in which they were added.
+    """
+
+    def __init__(
+        self, url: str = DEFAULT_URL, *, concurrency: int = 10, per_minute: int | None = None, carries_out: bool = True
+    ) -> None:
+        for name, number in (("concurrency", concurrency), ("per_minute", per_minute)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise ConfigurationError(f"{name} must be a whole number of at least 1, not {number!r}.")
+        self.id = new_id()
+        self.address = f"{socket.gethostname()}:{os.getpid()}"
+        self.sessions = DatabaseSessionService(url)
+        self._database = Database(url, metadata, name="servers of durable runs", version=1)
+        self._servers = Servers(self._database, self.id, self.address)
+        self._limits = concurrency, per_minute
+        self._carries_out = carries_out
+        self._runners: dict[str, Runner] = {}
+        self._active: dict[str, RunSteps] = {}
+        self._followers: dict[str, asyncio.Queue[Event]] = {}
+        self._workflow: Any = None
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def display_url(self) -> str:
+        """The database's URL, without a password."""
+        return self._database.display_url
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of the agents."""
+        return list(self._runners)
+
+    def add(self, runner: Runner) -> None:
+        """Add the agent of ``runner``, before the start. Raises ConfigurationError for two agents of one name."""
+        name = runner.agent.name
+        if name in self._runners:
+            raise ConfigurationError(f"There are two durable agents with the name {name!r}.")
+        if self._workflow is not None:
+            raise ConfigurationError(f"The agent {name!r} must be added before the durable runs start.")
+        self._runners[name] = runner
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Open the database, and take runs from the queues. Does nothing the second time. Raises ConfigurationError."""
+        async with self._starting:
+            if self._workflow is not None:
+                return
+            if _open:
+                raise ConfigurationError("A process has one DurableRuns at a time: close the other one first, or use it.")
+            try:
+                import dbos
+            except ImportError as error:
+                raise ConfigurationError("Durable runs need another package: pip install 'patchbay-tools[durable]'.") from error
+            await run_in_thread(self._servers.beat)  # creates the table, and is there before the first run is taken
+            _open.append(self)
+            try:
+                self._launch(dbos)
+                await run_in_thread(self._register_queues)
+            except Exception as error:
+                await self.aclose()
+                raise ConfigurationError(f"Durable runs cannot use {self.display_url}: {error}") from error
+
+    def _launch(self, dbos: Any) -> None:
+        log = logging.getLogger("dbos")
+        if not log.handlers:
+            log.addHandler(logging.NullHandler())  # else DBOS writes to stderr by itself
+        url = self._database.url.set(drivername="postgresql" if self._database.is_postgres else "sqlite")
+        dbos.DBOS(
+            config={
+                "name": "patchbay",
+                "system_database_url": url.render_as_string(hide_password=False),
+                "application_version": _VERSION,
+                "executor_id": self.id,
+                "log_level": "ERROR",
+                "serializer": dbos.DBOSPortableJSONSerializer(),
+            }
+        )
+
+        async def carry_out(text: str) -> str:
+            return await self._carry_out(text)
+
+        self._workflow = dbos.DBOS.workflow(name=_WORKFLOW)(carry_out)
+        dbos.DBOS.listen_queues([_queue(name) for name in self._runners] if self._carries_out else [])
+        dbos.DBOS.launch()
+        loop = asyncio.get_running_loop()
+        self._stopped.clear()
+        self._watcher = threading.Thread(target=self._watch, args=(loop,), name="patchbay-durable", daemon=True)
+        self._watcher.start()
+
+    def _register_queues(self) -> None:
+        from dbos import DBOS
+
+        concurrency, per_minute = self._limits
+        limiter: Any = {"limit": per_minute, "period": 60.0} if per_minute is not None else None
+        for name in self._runners:
+            DBOS.register_queue(
+                _queue(name),
+                worker_concurrency=concurrency,
+                partition_concurrency=1,  # a partition is a session
+                limiter=limiter,
+                polling_interval_sec=_POLL,
+            )
+
+    async def aclose(self, *, drain: float = 5.0) -> None:
+        """Stop. Runs end after the step under way, within ``drain`` seconds; other processes go on with them."""
+        if self not in _open:
+            return
+        from dbos import DBOS
+
+        for steps in self._active.values():
+            steps.stopping = True
+        if tasks := [steps.task for steps in self._active.values()]:
+            await asyncio.wait(tasks, timeout=drain)
+        self._stopped.set()
+        for steps in self._active.values():
+            steps.stop()
+        if self._watcher is not None:
+            await run_in_thread(self._watcher.join)
+        await run_in_thread(lambda: DBOS.destroy(destroy_registry=True))
+        asyncio.get_running_loop().set_default_executor(_executor())  # DBOS had put in its own, which is closed
+        self._workflow = self._watcher = None
+        _open.remove(self)
+        with suppress(Exception):  # without it the row is old in ten seconds
+            await run_in_thread(self._servers.leave)
+        await self._database.close()
+        await self.sessions.close()
+
+    # What clients do
+
+    async def submit(
+        self,
+        agent: str,
+        message: str | Content,
+        *,
+        run_id: str | None = None,
+        session: str | None = None,
+        user: str = "user",
+        config: RunConfig | None = None,
+    ) -> DurableRun:
+        """Add a run, and return it. With the id of one that exists nothing is added; ``session`` is by default one of its own.
+
+        Raises InvalidRequestError, and RunExistsError for an id that another message has.
+        """
+        run_id = new_id() if run_id is None else run_id
+        session = run_id if session is None else session
+        check_names(agent, user, session, run_id)
+        if agent not in self._runners:
+            raise InvalidRequestError(f"There is no durable agent {agent!r}.")
+        content = Content("user", [{"text": message}]) if isinstance(message, str) else message  # type: ignore[list-item]
+        request = {"agent": agent, "user": user, "session": session, "content": msgspec.to_builtins(content)}
+        request["config"] = _config_as_json(config or RunConfig())
+        text = json.dumps(request, sort_keys=True)
+        await self.start()
+
+        def add() -> None:
+            from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
+
+            with SetWorkflowID(run_id), SetEnqueueOptions(queue_partition_key=json.dumps([user, session])):
+                DBOS.enqueue_workflow(_queue(agent), self._workflow, text)
+
+        await run_in_thread(add)
+        found = await self._find(run_id)
+        if found is None or _request_of(found) != request:
+            raise RunExistsError(run_id)
+        return _as_run(found)
+
+    async def get(self, run_id: str) -> DurableRun:
+        """Return a run. Raises RunNotFoundError."""
+        await self.start()
+        if (found := await self._find(run_id)) is None:
+            raise RunNotFoundError(run_id)
+        return _as_run(found)
+
+    async def cancel(self, run_id: str) -> DurableRun:
+        """Cancel a run, and return it. One that is over stays as it is. Raises RunNotFoundError."""
+        from dbos import DBOS
+
+        if not (await self.get(run_id)).is_over:
+            await run_in_thread(lambda: DBOS.cancel_workflow(run_id))
+        return await self.get(run_id)
+
+    async def wait(self, run_id: str) -> DurableRun:
+        """Return a run once it is over. Raises RunNotFoundError."""
+        while not (run := await self.get(run_id)).is_over:  # noqa: ASYNC110  (its end may be written by another process)
+            await asyncio.sleep(_POLL)
+        return run
+
+    async def steps(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the recorded steps of a run, from its first to its last, as they are recorded. Raises RunNotFoundError.
+
+        Each has ``id``, ``step`` (its name), ``kind`` ("model", "tool_begins" or "tool") and ``output``.
+        """
+        from dbos import DBOS
+
+        seen: set[int] = set()
+        is_over = False
+        while not is_over:
+            is_over = (await self.get(run_id)).is_over
+            for each in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)):
+                name = each["function_name"]
+                if each["function_id"] not in seen and name != EVENTS:
+                    seen.add(each["function_id"])
+                    kind = "model" if " round " in name else "tool_begins" if name.endswith(" began") else "tool"
+                    output = None if kind == "tool_begins" else json.loads(each["output"] or "null")
+                    yield {"id": each["function_id"], "step": name, "kind": kind, "output": output}
+            if not is_over:
+                await asyncio.sleep(_POLL)
+
+    async def events(self, run_id: str) -> AsyncGenerator[Event, None]:
+        """Yield the events of a run as they happen; of one that another process carries out, when it is over."""
+        from dbos import DBOS
+
+        seen: set[str] = set()
+        async with self._following(run_id) as queue:
+            ending = asyncio.create_task(self.wait(run_id))
+            try:
+                while not ending.done() or not queue.empty():
+                    getting = asyncio.create_task(queue.get())
+                    await asyncio.wait((getting, ending), return_when=asyncio.FIRST_COMPLETED)
+                    if getting.done():
+                        seen.add(getting.result().id)
+                        yield getting.result()
+                    getting.cancel()
+                ending.result()
+            finally:
+                ending.cancel()
+        for step in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)) if not seen else ():
+            if step["function_name"] == EVENTS:
+                for body in json.loads(step["output"] or "{}")["events"]:
+                    yield msgspec.convert(body, Event)
+
+    @asynccontextmanager
+    async def _following(self, run_id: str) -> AsyncIterator[asyncio.Queue[Event]]:
+        queue = self._followers.setdefault(run_id, asyncio.Queue())
+        try:
+            yield queue
+        finally:
+            self._followers.pop(run_id, None)
+
+    async def _find(self, run_id: str) -> WorkflowStatus | None:
+        from dbos import DBOS
+
+        found = await run_in_thread(lambda: DBOS.list_workflows(workflow_ids=[run_id], name=_WORKFLOW))
+        return found[0] if found else None
+
+    # What a process does with the runs that it has taken
+
+    async def _carry_out(self, text: str) -> str:
+        """Carry out a run to its end: DBOS's workflow. What was recorded by another process is not done again."""
+        from dbos import DBOS
+
+        request = json.loads(text)
+        run_id = str(DBOS.workflow_id)
+        steps = self._active[run_id] = RunSteps(run_id)
+        try:
+            return await self._run(steps, request)
+        except asyncio.CancelledError:
+            if steps.lost is None:
+                raise  # this process stops: another one goes on
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            raise steps.lost from None
+        finally:
+            if self._active.get(run_id) is steps:
+                del self._active[run_id]
+
+    async def _run(self, steps: RunSteps, request: dict[str, Any]) -> str:
+        runner, user, session = self._runners[request["agent"]], request["user"], request["session"]
+        content = msgspec.convert(request["content"], Content)
+        sessions = await RunSessions.of_run(
+            runner.session_service,
+            app_name=runner.app_name,
+            user_id=user,
+            session_id=session,
+            agent=runner.agent.name,
+            title=runner.title_of(content),
+            run_id=steps.run_id,
+        )
+
+        error: dict[str, str] | None = None
+        run = runner.with_steps(steps, sessions).run(user, session, content, _config_from_json(request["config"]))
+        async for event in run:
+            if (follower := self._followers.get(steps.run_id)) is not None:
+                follower.put_nowait(event)
+            if event.error_code is not None and not event.partial:
+                error = {"code": event.error_code, "message": event.error_message or ""}
+            elif event.is_final_response():
+                error = None
+
+        async def outcome() -> str:
+            result = {"text": run.text if error is None else None, "error": error, "usage": run.usage.counts()}
+            return json.dumps({"result": result, "events": [msgspec.to_builtins(each) for each in sessions.new_events()]})
+
+        done = json.loads(await steps.step(EVENTS, outcome))
+        await sessions.append_to_stored([msgspec.convert(body, Event) for body in done["events"]])
+        return json.dumps(done["result"])
+
+    # What a process knows of the others
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread, so that a busy event loop loses no runs: write the own row, look for processes and runs that are gone."""
+        since_beat = BEAT
+        while not self._stopped.is_set():
+            try:
+                if since_beat >= BEAT:
+                    since_beat = 0.0
+                    if not self._servers.beat():
+                        _logger.warning("This process was not seen for too long, and others have its runs: it stops them")
+                        loop.call_soon_threadsafe(self._lose, None)
+                    if self._carries_out:
+                        self._take_over()
+                if self._active:
+                    self._find_lost(loop)
+            except Exception as error:  # noqa: BLE001  (the database is away: the next time)
+                _logger.warning("The durable runs could not be watched: %s", error)
+            since_beat += _WATCH
+            self._stopped.wait(_WATCH)
+
+    def _take_over(self) -> None:
+        """Free the runs of processes without a row, for the queues. Doing so twice, or in two processes at once, does no harm."""
+        from dbos import DBOS
+
+        # Listed before the rows are read: a process has a row before it takes a run.
+        pending = DBOS.list_workflows(status="PENDING", name=_WORKFLOW, load_input=False, load_output=False)
+        gone = {str(each.executor_id) for each in pending} - self._servers.living()
+        if gone:
+            DBOS._recover_pending_workflows(list(gone))  # noqa: SLF001  (its admin API, which we do not open, calls it)
+            _logger.info("Took over the durable runs of %s", ", ".join(sorted(gone)))
+
+    def _find_lost(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop the runs that were cancelled, or taken by another process."""
+        from dbos import DBOS
+
+        ids = list(self._active)
+        listed = DBOS.list_workflows(workflow_ids=ids, load_input=False, load_output=False)
+        own = {each.workflow_id for each in listed if each.status in ("PENDING", "SUCCESS") and each.executor_id == self.id}
+        if lost := set(ids) - own:
+            loop.call_soon_threadsafe(self._lose, lost)
+
+    def _lose(self, ids: set[str] | None) -> None:
+        from dbos import error
+
+        for run_id, steps in list(self._active.items()):
+            if ids is None or run_id in ids:
+                steps.stop(error.DBOSWorkflowConflictIDError(run_id))
+
+
+def _queue(agent: str) -> str:
+    return f"patchbay:{agent}"
+
+
+def _executor() -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor()
+
+
+def _config_as_json(config: RunConfig) -> dict[str, Any]:
+    try:
+        return {each.name: json.loads(json.dumps(getattr(config, each.name))) for each in fields(config)}
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"The context of a durable run must be JSON: {error}") from error
+
+
+def _config_from_json(members: dict[str, Any]) -> RunConfig:
+    return replace(RunConfig(**members), streaming=False)  # what is recorded are whole answers
+
+
+def _request_of(found: WorkflowStatus) -> dict[str, Any]:
+    given: dict[str, Any] = dict(found.input or {})
+    request: dict[str, Any] = json.loads(given["args"][0])
+    return request
+
+
+def _as_run(found: WorkflowStatus) -> DurableRun:
+    request = _request_of(found)
+    result: dict[str, Any] = json.loads(found.output) if found.output else {}
+    status = _STATUS.get(found.status, "completed" if result and result["error"] is None else "failed")
+    if status == "failed" and not result:
+        result = {"error": {"code": found.status, "message": str(found.error or "It was begun too often.")}}
+    return DurableRun(
+        id=found.workflow_id,
+        agent=request["agent"],
+        status=status,
+        session=request["session"],
+        user=request["user"],
+        created_at=(found.created_at or 0) / 1000,
+        ended_at=found.completed_at / 1000 if found.completed_at is not None else None,
+        attempts=found.recovery_attempts or 0,
+        **result,
+    )
