@@ -21,6 +21,7 @@ COMMANDS = {
     "proxy": ("patchbay.cli.proxy:proxy", "Give any OpenAI client working tool calls on any model server."),
     "local": ("patchbay.cli.local:local", "Run a small model here, or any GGUF file, with working tool calls."),
     "serve": ("patchbay.cli.serve:serve", "Serve the tool registry for other processes."),
+    "worker": ("patchbay.cli.worker:worker", "Carry out durable runs of agents."),
     "chat": ("patchbay.cli.chat:chat", "Chat in the terminal with a model and its tools."),
     "tools": ("patchbay.cli.tools:tools", "List, show and call the tools of a server."),
     "plugins": ("patchbay.cli.plugins:plugins", "Run plugins in separate processes; register their tools."),

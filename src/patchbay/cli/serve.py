@@ -34,6 +34,7 @@ from patchbay.cli.options import (
 from patchbay.cli.plugins import PORT as PLUGINS_PORT
 from patchbay.cli.plugins import port_option
 from patchbay.cli.terminal import styles
+from patchbay.cli.worker import Concurrency, Rate
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
@@ -41,6 +42,7 @@ from patchbay.server.settings import ChatSettings, ProxySettings, ServeOptions, 
 
 if TYPE_CHECKING:
     from patchbay.agents import BaseAgent
+    from patchbay.agents.durable import DurableRuns
     from patchbay.cli.serve_plugins import ServedPlugins
     from patchbay.mcp.config import McpServer
     from patchbay.registrations import RegistrationStore
@@ -115,6 +117,15 @@ Agents = Annotated[
         help="Agent that clients use as a model of its name; MODULE may be a FILE.py. Repeatable.",
     ),
 ]
+Durable = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="PATCHBAY_DURABLE",
+        rich_help_panel="Durable runs",
+        help="Database of durable runs of the --agent, at /api/agents/NAME/runs; store: that of --store. SQLite or PostgreSQL.",
+    ),
+]
 PluginsPort = Annotated[
     int, port_option(0, "Port of the --plugins; 0 picks a free one.", "--plugins-port", rich_help_panel="Tools")
 ]
@@ -148,6 +159,9 @@ def serve(
     plugins: Plugins = None,
     plugins_port: PluginsPort = PLUGINS_PORT,
     agent: Agents = [],  # noqa: B006
+    durable: Durable = None,
+    run_concurrency: Concurrency = 10,
+    run_rate: Rate = None,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -169,6 +183,8 @@ def serve(
       patchbay serve --upstream http://127.0.0.1:11434/v1 --plugins ./plugins
 
       patchbay serve --agent forecaster.py:agent
+
+      patchbay serve --agent forecaster.py:agent --durable sqlite:///runs.db
 
       OPENAI_API_KEY=... patchbay serve --realtime openai/gpt-realtime
 
@@ -211,6 +227,7 @@ def serve(
     chat = build(ChatSettings, values, options=text_options(values)) if upstream else None
     registrations = None if store == MEMORY else RegistrationStore(store)
     agents = [load_agent(target) for target in agent]
+    runs = _durable_runs(durable, store, agents, run_concurrency, run_rate) if durable is not None else None
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     with ExitStack() as opened:
         served_plugins: ServedPlugins | None = None
@@ -232,6 +249,7 @@ def serve(
             mcp_servers=partial(mcp_servers, mcp_config, config),
             mcp_pins=Pins(),
             agents=agents,
+            durable=runs,
             beside=served_plugins.run if served_plugins is not None else None,
         )
 
@@ -245,6 +263,8 @@ def serve(
         def announce(url: str) -> None:
             _announce(url, role_names, registrations, governance, realtime, proxied, app.mcp_host.servers, served_plugins, agents)
             _, dim, plain = styles(sys.stdout)
+            if runs is not None:
+                print(f"  {dim}runs{plain} {url}/api/agents/{agents[0].name}/runs, in {runs.display_url}")
             monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
             print(f"  {dim}monitor{plain} {monitor}", flush=True)
             for each in filter(None, warnings):
@@ -286,6 +306,18 @@ def _announce(
         path = f"/api/sessions/{quote(roles[0])}"
         print(f"  {dim}sessions{plain} ws{url.removeprefix('http')}{path}, with {model}")
     print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream, --agent)'}")
+
+
+def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], concurrency: int, per_minute: int | None) -> DurableRuns:
+    """Create the durable runs of ``--durable``. Raises ConfigurationError."""
+    from patchbay.agents.durable import DurableRuns
+    from patchbay.cli.serving import MEMORY
+
+    if not agents:
+        raise ConfigurationError("--durable needs an --agent MODULE:AGENT.")
+    if url == "store" and store == MEMORY:
+        raise ConfigurationError("--durable store needs a --store that is a database.")
+    return DurableRuns(store if url == "store" else url, concurrency=concurrency, per_minute=per_minute)
 
 
 def load_agent(target: str) -> BaseAgent:

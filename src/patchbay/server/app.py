@@ -53,6 +53,7 @@ from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change,
 
 if TYPE_CHECKING:  # not needed by a server without live sessions
     from patchbay.agents import BaseAgent
+    from patchbay.agents.durable import DurableRuns
     from patchbay.realtime.config import RealtimeSettings
     from patchbay.server.chat.agents import ServedAgents
     from patchbay.server.live_sessions.app import LiveSessionsApp
@@ -81,6 +82,7 @@ class ToolsApp:
     _settings: ToolsSettings
     _proxy: ProxyApp | None
     _agents: ServedAgents | None
+    _durable: DurableRuns | None
     _dispatcher: CallbackDispatcher
     _writer: RegistrationWriter | None
     _mcp: McpEndpoint
@@ -168,6 +170,9 @@ class ToolsApp:
             await self.mcp_host.start(wait=False)
             if self._agents is not None:
                 cleanup.push_async_callback(self._agents.aclose)
+            if self._durable is not None:
+                cleanup.push_async_callback(self._durable.aclose)
+                await self._durable.start()
             if self._proxy is not None:
                 cleanup.push_async_callback(self._proxy.aclose)
             if self.sessions is not None:
@@ -222,6 +227,7 @@ def create_tools_app(
     mcp_pins: Pins | None = None,
     extend_mcp: Callable[[Any], object] | None = None,
     agents: Iterable[BaseAgent] = (),
+    durable: DurableRuns | None = None,
     beside: Callable[[RegistryService], AbstractAsyncContextManager[object]] | None = None,
 ) -> ToolsApp:
     """Return a tool server for ``roles``.
@@ -233,7 +239,8 @@ def create_tools_app(
     they are a function that returns the servers, SIGHUP calls it again. Without a token anyone may use the sources of plugins, as
     N.E.K.O's plugin hosts expect, but never those of builtins and MCP servers. ``extend_mcp`` gets the official SDK's server of
     each role at ``/mcp`` before it serves, to add prompts, resources and other handlers. ``agents`` are further models, beside
-    those of the upstream or without one; their sessions are in ``store``. ``beside`` makes what runs as long as
+    those of the upstream or without one; their sessions are in ``store``. ``durable`` has durable runs of the agents, at
+    ``/api/agents``. ``beside`` makes what runs as long as
     the server, and is closed before any other part. Raises ConfigurationError.
     """
     if chat is not None and upstream is None:
@@ -266,7 +273,8 @@ def create_tools_app(
     )
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     store_url = store.database.url.render_as_string(hide_password=False) if store is not None else None
-    served = _serve_agents(tuple(agents), governance, store_url)
+    agents = tuple(agents)
+    served = _serve_agents(agents, governance, store_url)
     proxy = None
     if upstream is not None or served is not None:
         proxied = upstream or ProxySettings(_NO_UPSTREAM)
@@ -305,6 +313,7 @@ def create_tools_app(
         settings,
         proxy,
         served,
+        durable,
         dispatcher,
         writer,
         endpoint,
@@ -313,6 +322,11 @@ def create_tools_app(
     )
     _add_routes(app.api, service, settings, health.hosts)
     governance.add_routes(app.api, needs_token=settings.token is not None)
+    if durable is not None:
+        from patchbay.server.runs_api import add_durable_agents, make_runs_router
+
+        add_durable_agents(durable, agents, governance)
+        app.api.include_router(make_runs_router(durable, needs_token=settings.token is not None))
     app.add_console(upstream)
     return app
 

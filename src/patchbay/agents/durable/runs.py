@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -93,6 +93,8 @@ class DurableRuns:
         self.sessions = DatabaseSessionService(url)
         self._database = Database(url, metadata, name="servers of durable runs", version=1)
         self._servers = Servers(self._database, self.id, self.address)
+        self.on_change: Callable[[str, str], object] = lambda _run_id, _change: None
+        """Called with the id of a run of this process, and "begun", "ended", "lost" or "given back"."""
         self._limits = concurrency, per_minute
         self._carries_out = carries_out
         self._runners: dict[str, Runner] = {}
@@ -201,8 +203,7 @@ class DurableRuns:
         if tasks := [steps.task for steps in self._active.values()]:
             await asyncio.wait(tasks, timeout=drain)
         self._stopped.set()
-        for steps in self._active.values():
-            steps.stop()
+        self.stop_now()
         if self._watcher is not None:
             await run_in_thread(self._watcher.join)
         await run_in_thread(lambda: DBOS.destroy(destroy_registry=True))
@@ -213,6 +214,11 @@ class DurableRuns:
             await run_in_thread(self._servers.leave)
         await self._database.close()
         await self.sessions.close()
+
+    def stop_now(self) -> None:
+        """Stop the runs of this process within their steps."""
+        for steps in self._active.values():
+            steps.stop()
 
     # What clients do
 
@@ -341,15 +347,18 @@ class DurableRuns:
         request = json.loads(text)
         run_id = str(DBOS.workflow_id)
         steps = self._active[run_id] = RunSteps(run_id)
+        self.on_change(run_id, "begun")
+        change = "ended"
         try:
             return await self._run(steps, request)
         except asyncio.CancelledError:
+            change = "given back" if steps.lost is None else "lost"
             if steps.lost is None:
                 raise  # this process stops: another one goes on
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
+            steps.task.uncancel()
             raise steps.lost from None
         finally:
+            self.on_change(run_id, change)
             if self._active.get(run_id) is steps:
                 del self._active[run_id]
 
