@@ -12,7 +12,8 @@ from pathlib import Path
 
 from patchbay.agents import Runner
 from patchbay.agents.durable import DurableRuns
-from tests.durable import clerk
+
+from . import clerk
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +28,18 @@ class Worker:
 
     def __init__(self, url: str, environment: dict[str, str], *flags: str) -> None:
         command = [sys.executable, "-m", "patchbay", "worker", "tests.durable.clerk:agent", "--database", url, "--json", *flags]
+        self.said: dict[str, dict[str, str]] = {}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
 
     def wait_for(self, event: str) -> dict[str, str]:
-        """Return the next line of this event; {} at the end of the output."""
+        """Return the first line of this event, as soon as there is one; {} at the end of the output."""
+        if event in self.said:
+            return self.said[event]
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if (said := json.loads(line))["event"] == event:
+            said = json.loads(line)
+            self.said.setdefault(said["event"], said)
+            if said["event"] == event:
                 return said  # type: ignore[no-any-return]
         return {}
 

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.durable.children import clean_environment
+from .children import clean_environment
 
 CHILD = Path(__file__).with_name("child.py")
 

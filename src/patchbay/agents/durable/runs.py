@@ -39,7 +39,7 @@ _VERSION: Final = "1"
 """Of the records of steps; a process only goes on with runs of its own version."""
 
 _WATCH: Final = 1.0
-_POLL: Final = 0.25
+_POLL: Final = 0.5
 """Seconds between two looks: at runs that are not this process's any more, and at the queues."""
 
 _STATUS: Final[Mapping[str, str]] = {"ENQUEUED": "queued", "DELAYED": "queued", "PENDING": "running", "CANCELLED": "cancelled"}
@@ -291,7 +291,8 @@ class DurableRuns:
         is_over = False
         while not is_over:
             is_over = (await self.get(run_id)).is_over
-            for each in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)):
+            recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
+            for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
                 name = each["function_name"]
                 if each["function_id"] not in seen and name != EVENTS:
                     seen.add(each["function_id"])

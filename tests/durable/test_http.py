@@ -1,0 +1,89 @@
+"""``/api/agents/NAME/runs`` of a server, and a worker beside it that is stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from typing import Any
+
+from support.served import wait_for
+
+from .children import ROOT, clean_environment, workers
+
+
+@contextmanager
+def server(url: str, environment: dict[str, str], folder: Any):
+    command = [
+        sys.executable,
+        "-m",
+        "patchbay",
+        "serve",
+        "--port",
+        "0",
+        "--store",
+        str(folder / "tools.db"),
+        "--mcp-config",
+        "none",
+    ]
+    command += ["--agent", "tests.durable.clerk:agent", "--durable", url, "--run-concurrency", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as process:
+        try:
+            yield process.stdout.readline().split()[-1] + "/api/agents"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+    assert 0 == process.returncode
+
+
+def ask(url: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, {"content-type": "application/json"}), timeout=60
+        ) as answer:
+            text = answer.read().decode()
+            return answer.status, text if "event-stream" in answer.headers["content-type"] else json.loads(text)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_runs_over_http(tmp_path):
+    url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(tmp_path / "log"), PAUSE="3", GONE="1.5")
+    with server(url, environment, tmp_path) as base:
+        body = {"message": "pay", "id": "a", "session": "s"}
+        status, run = ask(f"{base}/clerk/runs", body)
+        assert (202, "a", "s") == (status, run["id"], run["session"])
+        assert 202 == ask(f"{base}/clerk/runs", body)[0]  # the same run
+        status, refusal = ask(f"{base}/clerk/runs", {**body, "session": "t"})
+        assert (409, "run_exists") == (status, refusal["error_code"])
+        status, stream = ask(f"{base}/clerk/runs/a/events")
+        kinds = [line.removeprefix("event: ") for line in stream.splitlines() if line.startswith("event: ")]
+        assert ["model", "tool_begins", "tool", "model", "end"] == kinds
+        status, run = ask(f"{base}/clerk/runs/a")
+        assert (200, "completed", "paid", 1) == (status, run["status"], run["text"], run["attempts"])
+        assert (404, 404) == (ask(f"{base}/clerk/runs/b")[0], ask(f"{base}/other/runs/a")[0])
+        # one is cancelled while it runs, another while it waits
+        for run_id in ("c", "d"):
+            ask(f"{base}/clerk/runs", {"message": "pay", "id": run_id})
+        wait_for(lambda: "running" == ask(f"{base}/clerk/runs/c")[1]["status"])
+        for run_id in ("d", "c"):
+            assert "cancelled" == ask(f"{base}/clerk/runs/{run_id}/cancel", {})[1]["status"]
+    # A worker that is stopped ends the step under way, and gives the run back.
+    with server(url, {**environment, "PAUSE": "0.3"}, tmp_path) as base:
+        with workers(url, environment, 1) as (worker,):
+            worker.wait_for("database")
+            for number in range(6):
+                ask(f"{base}/clerk/runs", {"message": "pay", "id": f"w{number}"})
+            worker.wait_for("begun")
+            worker.process.send_signal(signal.SIGINT)
+            assert worker.wait_for("stopped")
+            assert 0 == worker.process.wait(30)
+        for number in range(6):
+            wait_for(lambda number=number: "completed" == ask(f"{base}/clerk/runs/w{number}")[1]["status"])
+            assert "paid" == ask(f"{base}/clerk/runs/w{number}")[1]["text"]
+    assert 7 == len(set((tmp_path / "log").read_text().split()) - {"c", "d"})
