@@ -398,7 +398,7 @@ class DurableRuns:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread, so that a busy event loop loses no runs: write the own row, look for processes and runs that are gone."""
-        since_beat = BEAT
+        since_beat, problem = BEAT, ""
         while not self._stopped.is_set():
             try:
                 if since_beat >= BEAT:
@@ -410,8 +410,11 @@ class DurableRuns:
                         self._take_over()
                 if self._active:
                     self._find_lost(loop)
+                problem = ""
             except Exception as error:  # noqa: BLE001  (the database is away: the next time)
-                _logger.warning("The durable runs could not be watched: %s", error)
+                if not problem:
+                    _logger.warning("The durable runs cannot be watched: %s", error)
+                problem = str(error)
             since_beat += _WATCH
             self._stopped.wait(_WATCH)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import sqlalchemy as sa
@@ -31,21 +32,29 @@ class Servers:
     def __init__(self, database: Database, own_id: str, address: str) -> None:
         self._database = database
         self._own = {"id": own_id, "address": address}
+        self._last = -GONE
         clock = "extract(epoch from clock_timestamp())" if database.is_postgres else "(julianday('now') - 2440587.5) * 86400.0"
         self._now: sa.ColumnElement[float] = sa.cast(sa.literal_column(clock), Float)
 
     def beat(self) -> bool:
-        """Write the own row, and delete those of processes that are gone. Returns False if the own one had been deleted."""
+        """Write the own row, and delete those of processes that are gone. Returns False if the own one had been deleted.
+
+        After the database was away no row is fresh: nothing is deleted until the others have had the time to write theirs.
+        """
+        is_regular = time.monotonic() - self._last < GONE / 2
 
         def work(connection: Connection) -> bool:
             own = sa.update(servers).where(servers.c.id == self._own["id"]).values(seen_at=self._now)
             was_there = connection.execute(own).rowcount > 0
             if not was_there:
                 connection.execute(sa.insert(servers).values(**self._own, seen_at=self._now))
-            connection.execute(sa.delete(servers).where(servers.c.seen_at < self._now - GONE))
+            if is_regular:
+                connection.execute(sa.delete(servers).where(servers.c.seen_at < self._now - GONE))
             return was_there
 
-        return self._database.write_from_thread(work)
+        was_there = self._database.write_from_thread(work)
+        self._last = time.monotonic()
+        return was_there
 
     def living(self) -> set[str]:
         """Return the ids of the processes that have a row."""
@@ -53,8 +62,5 @@ class Servers:
 
     def leave(self) -> None:
         """Delete the own row: the runs that were not ended are free."""
-        self._database.write_from_thread(lambda connection: connection.execute(_own_row(self._own["id"])))
-
-
-def _own_row(own_id: str) -> sa.Delete:
-    return sa.delete(servers).where(servers.c.id == own_id)
+        own = sa.delete(servers).where(servers.c.id == self._own["id"])
+        self._database.write_from_thread(lambda connection: connection.execute(own))
