@@ -32,7 +32,8 @@ class Model:
 async def pay(tool_context: ToolContext) -> str:
     with Path(os.environ["LOG"]).open("a") as log:
         log.write(f"{tool_context.invocation_id}\n")
-    await asyncio.sleep(float(os.environ.get("PAUSE", "0.1")))
+    is_slow = tool_context.invocation_id.startswith("slow")
+    await asyncio.sleep(60.0 if is_slow else float(os.environ.get("PAUSE", "0.1")))
     return "paid"
 
 

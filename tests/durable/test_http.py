@@ -53,7 +53,7 @@ def ask(url: str, body: Any = None) -> tuple[int, Any]:
 
 
 def test_runs_over_http(tmp_path):
-    url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(tmp_path / "log"), PAUSE="3", GONE="1.5")
+    url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(tmp_path / "log"), PAUSE="0.3", GONE="1.5")
     with server(url, environment, tmp_path) as base:
         body = {"message": "pay", "id": "a", "session": "s"}
         status, run = ask(f"{base}/clerk/runs", body)
@@ -68,13 +68,13 @@ def test_runs_over_http(tmp_path):
         assert (200, "completed", "paid", 1) == (status, run["status"], run["text"], run["attempts"])
         assert (404, 404) == (ask(f"{base}/clerk/runs/b")[0], ask(f"{base}/other/runs/a")[0])
         # one is cancelled while it runs, another while it waits
-        for run_id in ("c", "d"):
+        for run_id in ("slow", "slower"):
             ask(f"{base}/clerk/runs", {"message": "pay", "id": run_id})
-        wait_for(lambda: "running" == ask(f"{base}/clerk/runs/c")[1]["status"])
-        for run_id in ("d", "c"):
+        wait_for(lambda: "running" == ask(f"{base}/clerk/runs/slow")[1]["status"])
+        for run_id in ("slower", "slow"):
             assert "cancelled" == ask(f"{base}/clerk/runs/{run_id}/cancel", {})[1]["status"]
     # A worker that is stopped ends the step under way, and gives the run back.
-    with server(url, {**environment, "PAUSE": "0.3"}, tmp_path) as base:
+    with server(url, environment, tmp_path) as base:
         with workers(url, environment, 1) as (worker,):
             worker.wait_for("database")
             for number in range(6):
@@ -86,4 +86,4 @@ def test_runs_over_http(tmp_path):
         for number in range(6):
             wait_for(lambda number=number: "completed" == ask(f"{base}/clerk/runs/w{number}")[1]["status"])
             assert "paid" == ask(f"{base}/clerk/runs/w{number}")[1]["text"]
-    assert 7 == len(set((tmp_path / "log").read_text().split()) - {"c", "d"})
+    assert 7 == len(set((tmp_path / "log").read_text().split()) - {"slow", "slower"})

@@ -26,6 +26,7 @@ _MODULES: Final = (
     "patchbay.server.response_database",
     "patchbay.server.chat.hidden_turn_database",
     "patchbay.server.turn_archive",
+    "patchbay.agents.durable.servers",
 )
 """Those that have ``TABLES``."""
 

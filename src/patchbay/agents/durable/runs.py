@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from patchbay.agents.content import Content, Event, new_id
-from patchbay.agents.durable.servers import BEAT, Servers, metadata
+from patchbay.agents.durable.servers import BEAT, TABLES, Servers
 from patchbay.agents.durable.sessions import RunSessions
 from patchbay.agents.durable.steps import EVENTS, RunSteps
 from patchbay.agents.run_config import RunConfig
@@ -91,7 +91,7 @@ class DurableRuns:
         self.id = new_id()
         self.address = f"{socket.gethostname()}:{os.getpid()}"
         self.sessions = DatabaseSessionService(url)
-        self._database = Database(url, metadata, name="servers of durable runs", version=1)
+        self._database = Database(url, TABLES)
         self._servers = Servers(self._database, self.id, self.address)
         self.on_change: Callable[[str, str], object] = lambda _run_id, _change: None
         """Called with the id of a run of this process, and "begun", "ended", "lost" or "given back"."""

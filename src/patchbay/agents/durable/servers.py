@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Connection, Float, MetaData, Table, Text
 
 from patchbay.database import Database
+from patchbay.database_tables import Tables
 
 BEAT: Final = 3.0
 """Seconds between two writes of a row."""
@@ -16,10 +17,11 @@ BEAT: Final = 3.0
 GONE: Final = 10.0
 """Seconds after which a process that has not written its row has lost its runs."""
 
-metadata = MetaData()
+_metadata = MetaData()
+TABLES: Final = Tables("servers of durable runs", 1, _metadata)
 servers = Table(
-    "servers",
-    metadata,
+    "patchbay_servers",
+    _metadata,
     Column("id", Text, primary_key=True),
     Column("address", Text, nullable=False),
     Column("seen_at", Float, nullable=False),  # seconds since the epoch, by the database's clock
