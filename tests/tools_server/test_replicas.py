@@ -151,7 +151,7 @@ async def test_a_callback_at_loopback_of_another_machine_is_hidden_and_never_cal
         await theirs.save(there, change, there.register(remote("b", machine="m2")))
         await ours.exchange(here)
         here.register(remote("a", instance="y", machine="m1"))
-        here.show("s", origin="http://127.0.0.1:9")
+        here.show("s")
         snapshot = here.snapshot("ann")
         assert ["a"] == names(here, "ann")
         assert [("x", True), ("y", False)] == [(each.instance, hidden) for each, hidden in snapshot.replicas["a"]]
