@@ -97,6 +97,14 @@ def test_tag_of_reasoning_in_a_string_of_the_requested_json_stays_there(
     assert not getattr(last, "reasoning_content", None)
 
 
+def test_markup_of_the_models_format_in_a_string_of_the_requested_json_stays_there(streamed: bool) -> None:
+    city = "a<|end|><|begin|>assistant</x>"
+    script = [json.dumps({"city": city, "degrees": 21})]
+    with asking(script, tools="text", format="solar_open") as (client, upstream):
+        assert Weather(city=city, degrees=21) == ask(client, [QUESTION], streamed=streamed).message.parsed
+    assert 1 == len(upstream.chats)
+
+
 def test_reasoning_before_the_requested_json_stays_apart(streamed: bool) -> None:
     answer = '{"city": "Rome </think> Roma", "degrees": 21}'
     with asking([f"<think>\nWarm.\n</think>\n\n{answer}"], tools="text") as (client, _):

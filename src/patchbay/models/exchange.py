@@ -497,14 +497,17 @@ class Exchange(Generic[Out]):
     def _check_format(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Whether the answer fits ``response_format``.
 
-        The schema is not checked where the server is known to enforce it beside tools.
+        The schema is not checked where the server is known to enforce it beside tools. The text as the model wrote it comes first:
+        its strings may have what a format reads as markup.
         """
         upstream, attempt = self._builder, self._attempt
         answer = outcomes[0].answer if outcomes else None
         if upstream.format is None or answer is None:
             return True
         checked = upstream.format_only or upstream.holds_format_back or self._is_learning
-        attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.format_only)
+        attempt.fitting, _ = upstream.format.read(outcomes[0].text, check_schema=checked)
+        if attempt.fitting is None:
+            attempt.fitting, attempt.complaint = upstream.format.read(answer, check_schema=checked, alone=upstream.format_only)
         return attempt.fitting is not None
 
     def _prepare_answer_retry(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
