@@ -497,8 +497,8 @@ class Exchange(Generic[Out]):
     def _check_format(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
         """Whether the answer fits ``response_format``.
 
-        The schema is not checked where the server is known to enforce it beside tools. The text as the model wrote it comes first:
-        its strings may have what a format reads as markup.
+        The schema is not checked where the server is known to enforce it beside tools. The text as the model wrote it comes
+        first: its strings may have what a format reads as markup.
         """
         upstream, attempt = self._builder, self._attempt
         answer = outcomes[0].answer if outcomes else None
