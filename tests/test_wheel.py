@@ -47,7 +47,7 @@ def test_the_wheel_declares_its_name_the_licence_the_python_the_extras_and_the_c
         texts = {name.rpartition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if "dist-info" in name}
     assert f"Name: patchbay-tools\nVersion: {patchbay.__version__}\n" in texts["METADATA"]
     assert (
-        {"gemini", "local", "mcp", "metrics", "otel", "postgres"}
+        {"durable", "gemini", "local", "mcp", "metrics", "otel", "postgres"}
         == set(re.findall("Provides-Extra: (.+)", texts["METADATA"]))
         == set(documented_extras())
     )

@@ -82,7 +82,7 @@ def sequence(*parts: str) -> str:
 
 def alternatives(options: Sequence[str]) -> str:
     """Return a choice of expressions, in parentheses unless there is one alone."""
-    if len(options) > 1 and len(found := dict.fromkeys(options)) > 1:
+    if len(options) != 1 and len(found := dict.fromkeys(options)) != 1:
         return f"({' | '.join([option or _NOTHING for option in found])})"
     return options[0]
 

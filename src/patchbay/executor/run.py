@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from patchbay.errors import ToolNotLoadedError, UnknownToolError
-from patchbay.executor.call_log import CallLog
 from patchbay.executor.callbacks import Callback
 from patchbay.executor.limits import Budget, RepeatedCalls
 from patchbay.executor.results import NAME_SHOWN, ToolExecution
@@ -25,6 +24,7 @@ from patchbay.tools.tool import checked_timeout
 from patchbay.types import Attachment, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
+    from patchbay.executor.call_log import CallLog
     from patchbay.hooks import HookManager, HookScope, TurnHooks
     from patchbay.media import MediaStore
     from patchbay.media.attachments import FileOrigin
