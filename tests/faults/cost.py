@@ -22,14 +22,15 @@ from faults.soak import Sample
 from patchbay.testing import ScriptedUpstream
 from plugins.host_rig import write_plugin
 
-ROUNDS, COUNT, WARM = 3, 600, 600
+ROUNDS, COUNT, WARM, RUN = 3, 600, 600, 50
 
 
 class Client:
-    """One connection to each server, used in turn."""
+    """One connection to each server, used in turn for RUN requests: one by one, each would find the processor's caches cold."""
 
     def __init__(self, servers: list[Service]) -> None:
-        self._connections = itertools.cycle([http.client.HTTPConnection("127.0.0.1", each.port) for each in servers])
+        connections = [http.client.HTTPConnection("127.0.0.1", each.port) for each in servers]
+        self._connections = itertools.cycle([each for each in connections for _ in range(RUN)])
 
     def post(self, path: str, body: Any) -> Any:
         connection = next(self._connections)
@@ -52,9 +53,9 @@ def running(folder: Path, store: str, count: int, upstream: str) -> Iterator[lis
         host = Service("plugins", "plugins", "run", str(folder / "plugins"), "--server", servers[0].url)
         ends.callback(host.stop)
         host.start()
-        client = Client(servers)
-        for _ in servers:
-            poll_until(lambda: client.post("/api/tools/call", {"name": "echo_0", "arguments": {"token": "t"}})["ok"])
+        for each in servers:
+            client = Client([each])
+            poll_until(lambda: client.post("/api/tools/call", {"name": "echo_0", "arguments": {"token": "t"}})["ok"])  # noqa: B023
         yield servers
 
 
