@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -163,7 +164,9 @@ class ToolsApp:
                 await self._writer.open()
                 cleanup.push_async_callback(self._writer.close)
                 if secret := self._writer.shared_secret:
-                    self._console.key = self._mcp.shared_secret = secret
+                    token = (self._settings.token or "").encode()  # another token ends all sign-ins
+                    self._console.key = hmac.digest(secret, b"console " + token, "sha256")
+                    self._mcp.shared_secret = hmac.digest(secret, b"mcp", "sha256")
             await self.governance.open()
             cleanup.push_async_callback(self._dispatcher.close)
             cleanup.push_async_callback(self.mcp_host.aclose)

@@ -67,7 +67,8 @@ class DatabaseResponses(ResponseStore):
         now = time.time()
         expires = _FOREVER if self._keep is None else now + self._keep
         row = {"id": stored.key, "expires": expires, "input": encode(stored.items), **_columns(stored)}
-        deletes, self._delete_at = now >= self._delete_at, max(self._delete_at, now + _DELETE_INTERVAL)
+        if deletes := now >= self._delete_at:
+            self._delete_at = now + _DELETE_INTERVAL
 
         def work(connection: Connection) -> None:
             connection.execute(_table.insert().values(row))

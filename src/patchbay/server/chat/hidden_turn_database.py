@@ -103,7 +103,8 @@ class DatabaseHiddenTurns(HiddenTurnStore):
             "body": turn.body,
             "results": encode(texts),
         }
-        deletes, self._delete_at = now >= self._delete_at, max(self._delete_at, now + _DELETE_INTERVAL)
+        if deletes := now >= self._delete_at:
+            self._delete_at = now + _DELETE_INTERVAL
 
         def work(connection: Connection) -> None:
             connection.execute(_table.insert().values(row))
