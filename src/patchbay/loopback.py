@@ -37,7 +37,7 @@ def is_local_peer(address: str) -> bool:
 
 
 def machine_name() -> str:
-    """Return a name of this machine that differs from those of others: its host name, and a digest of its id if it has one."""
+    """Return a name that only this machine has: its host name, and a digest of its id if it has one."""
     try:
         machine = Path("/etc/machine-id").read_bytes().strip()
     except OSError:

@@ -161,7 +161,7 @@ class CallbackHealth:
             self._report(change, "Callback %s reachable again; showing tools of %s", endpoint)
 
     def is_failing(self, endpoint: CallbackEndpoint) -> bool:
-        """Whether the last connection failed. Without checks nobody would notice the end of that, and each call tries anew."""
+        """Whether the last connection failed. Without checks its end is not noticed, and each call tries again."""
         return self._is_watched and bool(self._failures.get(endpoint))
 
     def renewed(self, endpoint: CallbackEndpoint) -> None:
