@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,11 +60,14 @@ def _run(folder: Path, *command: str) -> None:
         assert 0 == status, output.read()
 
 
-def restart_postgres(url: str) -> None:
-    """Restart the server of ``url`` as after a crash."""
+def restart_postgres(url: str, *, away: float = 0.0) -> None:
+    """Restart the server of ``url`` as after a crash, ``away`` seconds after its end."""
     host = sa.make_url(url).query["host"]
     assert isinstance(host, str)
-    _run(Path(host), "pg_ctl", "-D", f"{host}/data", "-m", "immediate", "-w", "-l", f"{host}/log", "restart")
+    run = functools.partial(_run, Path(host), "pg_ctl", "-D", f"{host}/data", "-w")
+    run("-m", "immediate", "stop")
+    time.sleep(away)
+    run("-l", f"{host}/log", "start")
 
 
 @contextmanager
@@ -77,8 +81,9 @@ def postgres_server() -> Iterator[str]:
         data = folder / "data"
         run = functools.partial(_run, folder)
         run("initdb", "-D", str(data), "-U", "patchbay", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
-        run("pg_ctl", "-D", str(data), "-o", options, "-l", str(folder / "log"), "-w", "start")
+        with (data / "postgresql.conf").open("a") as settings:
+            settings.write(f"listen_addresses = ''\nunix_socket_directories = '{folder}'\nfsync = off\n")
+        run("pg_ctl", "-D", str(data), "-l", str(folder / "log"), "-w", "start")
         try:
             yield f"postgresql://patchbay@/postgres?host={folder}"
         finally:

@@ -18,11 +18,11 @@ from typing import Any
 
 from patchbay import ToolCall, ToolContext, tool
 from patchbay.agents import LlmAgent, Runner
-from patchbay.agents.durable import DurableRuns, runs, servers
+from patchbay.agents.durable import DurableRuns, servers, watcher
 from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.types import Reply
 
-servers.GONE, servers.BEAT, runs.BEAT, runs._WATCH = 1.0, 0.3, 0.3, 0.1
+servers.GONE, watcher.BEAT, watcher._WATCH = 1.0, 0.3, 0.1
 URL, LOG, MOMENT = sys.argv[1], sys.argv[2], "".join(sys.argv[3:4])
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from patchbay import ToolCall, ToolContext, tool
 from patchbay.agents import LlmAgent
-from patchbay.agents.durable import runs, servers
+from patchbay.agents.durable import servers, watcher
 from patchbay.models.chat_model import ChatRequest, ModelReply
 from patchbay.types import Reply
 
 if os.environ.get("GONE"):  # the workers import this module
-    servers.GONE, runs.BEAT, runs._WATCH = float(os.environ["GONE"]), 0.3, 0.1
+    servers.GONE, watcher.BEAT, watcher._WATCH = float(os.environ["GONE"]), 0.3, 0.1
 
 
 class Model:

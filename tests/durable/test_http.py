@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -88,3 +89,25 @@ def test_runs_over_http(tmp_path):
             wait_for(lambda number=number: "completed" == ask(f"{base}/clerk/runs/w{number}")[1]["status"])
             assert "paid" == ask(f"{base}/clerk/runs/w{number}")[1]["text"]
     assert 7 == len(set((tmp_path / "log").read_text().split()) - {*slow})
+
+
+def test_a_server_that_stops_ends_the_step_under_way_and_the_streams(tmp_path):
+    log = tmp_path / "log"
+    url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(log), PAUSE="2", GONE="1.5")
+    with server(url, environment, tmp_path) as base:
+        assert 422 == ask(f"{base}/clerk/runs", {"message": "pay", "id": "a/b"})[0]
+        for run_id in "ab":
+            ask(f"{base}/clerk/runs", {"message": "pay", "id": run_id})
+        wait_for(lambda: log.exists() and log.read_text())
+        first = log.read_text().strip()
+        stream = urllib.request.urlopen(f"{base}/clerk/runs/{first}/events", timeout=60)
+        assert b"event: model\n" == stream.readline()
+        began = time.monotonic()
+    assert 10 > time.monotonic() - began
+    assert b"event: end" not in stream.read()
+    assert first == log.read_text().strip()  # the other one waits
+    with server(url, environment, tmp_path) as base:
+        for run_id in "ab":
+            wait_for(lambda run_id=run_id: "completed" == ask(f"{base}/clerk/runs/{run_id}")[1]["status"])
+            assert "paid" == ask(f"{base}/clerk/runs/{run_id}")[1]["text"]
+    assert ["a", "b"] == sorted(log.read_text().split())

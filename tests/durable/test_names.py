@@ -1,12 +1,14 @@
-"""Every step of a run has a name of its own, which does not depend on the order in which parallel agents and calls come."""
+"""Runs of this process: the names of steps, which do not depend on the order of parallel agents and calls; readers; old runs."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from patchbay.agents import AgentTool, LlmAgent, LoopAgent, ParallelAgent, Runner, SequentialAgent
-from patchbay.agents.durable import DurableRuns
+from patchbay.agents.durable import DurableRuns, watcher
+from patchbay.errors import RunNotFoundError
 from patchbay.testing import ScriptedModel
 from patchbay.types import ToolCall
 
@@ -50,3 +52,26 @@ async def test_steps_of_parallel_agents_loops_and_agents_as_tools(tmp_path):
             *(f"again#{number} round 1" for number in (1, 2)),
         ]
     ) == sorted(names)
+
+
+async def test_each_reader_of_a_run_gets_all_its_events_and_old_runs_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(watcher, "_PRUNE", 0.0)
+    monkeypatch.setattr(watcher, "_PRUNED", 1)
+    agent = LlmAgent(name="one", model=ScriptedModel([asks("look"), "done", "done", "done"]), tools=[look])
+    durable = DurableRuns(f"sqlite:///{tmp_path}/runs.db", keep_days=1.5 / 86400)
+
+    async def read() -> list[str]:
+        return [event.id async for event in runner.run("u", "s", "go", run_id="r")]
+
+    async with Runner(agent, durable=durable) as runner:
+        first, second = await asyncio.gather(read(), read())
+        assert 3 == len(first) == len(set(first))
+        assert first == second == await read()
+        await durable.wait((await durable.submit("one", "go")).id)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await durable.get("r")
+                except RunNotFoundError:
+                    break
+                await asyncio.sleep(0.1)

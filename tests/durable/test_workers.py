@@ -11,6 +11,8 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
+from agents.databases import execute, restart_postgres
+
 from .children import Worker, clean_environment, client, workers
 
 RUNS = int(os.environ.get("DURABLE_RUNS", "30"))
@@ -105,3 +107,42 @@ def rows(url):
         found = {table: sorted(map(str, connection.exec_driver_sql(f"SELECT * FROM {table}"))) for table in tables}
     engine.dispose()
     return found
+
+
+@pytest.mark.parametrize("away", [0.0, 4.0])
+def test_a_run_goes_on_after_the_database_was_away_while_its_tool_ended(away, new_postgres, tmp_path):
+    asyncio.run(restart_database(away, new_postgres, tmp_path))
+
+
+async def restart_database(away, new_postgres, tmp_path):
+    log = tmp_path / "log"
+    environment = clean_environment(LOG=str(log), GONE=GONE, PAUSE="1")
+    async with client(new_postgres) as runs:
+        with workers(new_postgres, environment, 1) as running:
+            await asyncio.to_thread(running[0].wait_for, "database")
+            await runs.submit("clerk", "pay", run_id="r")
+            while not log.exists():
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(restart_postgres, new_postgres, away=away)
+            run = await asyncio.wait_for(runs.wait("r"), 60)
+    assert ("completed", ["r"]) == (run.status, log.read_text().split())
+
+
+def test_a_worker_that_was_stopped_goes_on_with_runs_that_no_other_took(new_postgres, tmp_path):
+    asyncio.run(pause_worker(new_postgres, tmp_path))
+
+
+async def pause_worker(new_postgres, tmp_path):
+    log = tmp_path / "log"
+    environment = clean_environment(LOG=str(log), GONE=GONE, PAUSE="0.5")
+    async with client(new_postgres) as runs:
+        with workers(new_postgres, environment, 1) as running:
+            await asyncio.to_thread(running[0].wait_for, "database")
+            await runs.submit("clerk", "pay", run_id="r")
+            while not log.exists():
+                await asyncio.sleep(0.01)
+            os.kill(running[0].process.pid, signal.SIGSTOP)
+            await asyncio.to_thread(execute, new_postgres, "DELETE FROM patchbay_servers")
+            os.kill(running[0].process.pid, signal.SIGCONT)
+            assert "completed" == (await asyncio.wait_for(runs.wait("r"), 60)).status
+    assert ["r"] == log.read_text().split()

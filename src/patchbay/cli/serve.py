@@ -34,7 +34,7 @@ from patchbay.cli.options import (
 from patchbay.cli.plugins import PORT as PLUGINS_PORT
 from patchbay.cli.plugins import port_option
 from patchbay.cli.terminal import styles
-from patchbay.cli.worker import Concurrency, Rate
+from patchbay.cli.worker import Concurrency, Rate, RunDays
 from patchbay.errors import ConfigurationError
 from patchbay.models.options import TextOptions
 from patchbay.realtime.config import RealtimeLimits, RealtimeSettings
@@ -162,6 +162,7 @@ def serve(
     durable: Durable = None,
     run_concurrency: Concurrency = 10,
     run_rate: Rate = None,
+    run_days: RunDays = 90.0,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -227,7 +228,10 @@ def serve(
     chat = build(ChatSettings, values, options=text_options(values)) if upstream else None
     registrations = None if store == MEMORY else RegistrationStore(store)
     agents = [load_agent(target) for target in agent]
-    runs = _durable_runs(durable, store, agents, run_concurrency, run_rate) if durable is not None else None
+    runs: DurableRuns | None = None
+    if durable is not None:
+        limits = {"concurrency": run_concurrency, "per_minute": run_rate, "keep_days": run_days}
+        runs = _durable_runs(durable, store, agents, drain_timeout=options.drain_timeout, **limits)
     governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
     with ExitStack() as opened:
         served_plugins: ServedPlugins | None = None
@@ -308,7 +312,7 @@ def _announce(
     print(f"  {dim}chat{plain} {f'{url}/v1, with {models}' if models else 'none (--upstream, --agent)'}")
 
 
-def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], concurrency: int, per_minute: int | None) -> DurableRuns:
+def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], **options: Any) -> DurableRuns:
     """Create the durable runs of ``--durable``. Raises ConfigurationError."""
     from patchbay.agents.durable import DurableRuns
     from patchbay.cli.serving import MEMORY
@@ -317,7 +321,7 @@ def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], concurrency
         raise ConfigurationError("--durable needs an --agent MODULE:AGENT.")
     if url == "store" and store == MEMORY:
         raise ConfigurationError("--durable store needs a --store that is a database.")
-    return DurableRuns(store if url == "store" else url, concurrency=concurrency, per_minute=per_minute)
+    return DurableRuns(store if url == "store" else url, **options)
 
 
 def load_agent(target: str) -> BaseAgent:

@@ -44,6 +44,16 @@ Rate = Annotated[
         help="Runs of an agent that begin in a minute at most, in all processes; default: no limit.",
     ),
 ]
+RunDays = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="DAYS",
+        envvar="PATCHBAY_RUN_DAYS",
+        rich_help_panel=_RUNS,
+        help="Days after their end for which the records of runs are kept; 0: for good.",
+    ),
+]
 
 
 def worker(
@@ -56,6 +66,7 @@ def worker(
     ] = "sqlite:///patchbay-runs.db",
     concurrency: Concurrency = 10,
     rate: Rate = None,
+    run_days: RunDays = 90.0,
     drain: Annotated[
         float,
         typer.Option("--drain-timeout", min=0, metavar="SECONDS", help="Time for the steps under way when it is stopped."),
@@ -85,12 +96,12 @@ def worker(
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     loaded = [load_agent(target) for target in agents]
-    runs = DurableRuns(database, concurrency=concurrency, per_minute=rate)
+    runs = DurableRuns(database, concurrency=concurrency, per_minute=rate, drain_timeout=drain, keep_days=run_days)
     governance = make_governance(config, audit, audit_days, store=database)
-    asyncio.run(_work(runs, loaded, governance, drain=drain, as_json=as_json))
+    asyncio.run(_work(runs, loaded, governance, as_json=as_json))
 
 
-async def _work(runs: DurableRuns, agents: list[BaseAgent], governance: Governance, *, drain: float, as_json: bool) -> None:
+async def _work(runs: DurableRuns, agents: list[BaseAgent], governance: Governance, *, as_json: bool) -> None:
     from patchbay.server.runs_api import add_durable_agents
 
     bold, dim, plain = styles(sys.stdout)
@@ -116,5 +127,5 @@ async def _work(runs: DurableRuns, agents: list[BaseAgent], governance: Governan
         await stop.wait()
         for number in (signal.SIGINT, signal.SIGTERM):  # the second one does not wait
             loop.add_signal_handler(number, runs.stop_now)
-        await runs.aclose(drain=drain)
+        await runs.aclose()
     tell("stopped", worker=runs.address)

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -115,7 +115,7 @@ def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, s
     return Response(json.dumps(body).encode(), status, headers, media_type="application/json")
 
 
-class _SseResponse(StreamingResponse):
+class SseResponse(StreamingResponse):
     """A stream of server-sent events; ``on_end`` is called however it ends."""
 
     def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], object] = lambda: None) -> None:
@@ -131,7 +131,29 @@ class _SseResponse(StreamingResponse):
             self._on_end()
 
 
-def _sse_frame(data: bytes, **fields: str) -> bytes:
+async def with_comments(frames: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Yield ``frames``, and a comment whenever there was none for 15 seconds, as a sign of life."""
+    coming: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.ensure_future(anext(frames, None))
+            await asyncio.wait([coming], timeout=PING)
+            if not coming.done():
+                yield _COMMENT
+            elif (frame := coming.result()) is None:
+                return
+            else:
+                coming = None
+                yield frame
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait([coming])
+        await frames.aclose()
+
+
+def sse_frame(data: bytes, **fields: str) -> bytes:
     """Encode one event: ``data`` is JSON on one line, ``fields`` are its ``id`` or ``event``."""
     head = "".join(f"{name}: {value}\n" for name, value in fields.items())
     return head.encode() + b"data: " + data + b"\n\n"
@@ -161,7 +183,7 @@ def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
         ] = "",
     ) -> Response:
         reader = stream.join(kinds=kind or (), session=session, last_id=last_event_id)
-        return _SseResponse(_event_frames(reader), reader.close)
+        return SseResponse(_event_frames(reader), reader.close)
 
     return router
 
@@ -175,8 +197,8 @@ async def _event_frames(reader: EventReader) -> AsyncIterator[bytes]:
 
 def _event_frame(event: StreamedEvent | int) -> bytes:
     if isinstance(event, int):
-        return _sse_frame(json.dumps({"kind": DROPPED, "severity": "warn", "payload": {"count": event}}).encode())
-    return _sse_frame(event.data, id=event.id)
+        return sse_frame(json.dumps({"kind": DROPPED, "severity": "warn", "payload": {"count": event}}).encode())
+    return sse_frame(event.data, id=event.id)
 
 
 class DecisionBody(BaseModel):
@@ -314,7 +336,7 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
         "/events", summary="New and decided requests for approval, as server-sent events", response_class=StreamingResponse
     )
     async def events() -> Response:
-        return _SseResponse(_approval_frames(service))
+        return SseResponse(with_comments(_approval_frames(service)))
 
     @router.get("/sessions", response_model=SessionApprovalList, summary="List the session approvals in force")
     async def list_sessions() -> Response:
@@ -372,21 +394,15 @@ def make_approvals_router(service: ApprovalService, *, needs_token: bool) -> API
     return router
 
 
-async def _approval_frames(service: ApprovalService) -> AsyncIterator[bytes]:
-    """Yield pending requests, then changes, with comments in between."""
+async def _approval_frames(service: ApprovalService) -> AsyncGenerator[bytes, None]:
+    """Yield pending requests, then changes."""
     async with aclosing(service.watch()) as changes:
         coming = asyncio.ensure_future(anext(changes, None))  # before the list is read, so that no change is missed
         try:
             await asyncio.sleep(0)
             for each in await service.pending():
                 yield _approval_frame(each)
-            while True:
-                await asyncio.wait([coming], timeout=PING)
-                if not coming.done():
-                    yield _COMMENT
-                    continue
-                if (change := coming.result()) is None:
-                    return
+            while (change := await coming) is not None:
                 yield _approval_frame(change)
                 coming = asyncio.ensure_future(anext(changes, None))
         finally:
@@ -395,7 +411,7 @@ async def _approval_frames(service: ApprovalService) -> AsyncIterator[bytes]:
 
 
 def _approval_frame(request: ApprovalRequest) -> bytes:
-    return _sse_frame(json.dumps(request.as_json()).encode(), event="approval")
+    return sse_frame(json.dumps(request.as_json()).encode(), event="approval")
 
 
 async def _find_request(service: ApprovalService, request_id: str) -> dict[str, Any] | None:

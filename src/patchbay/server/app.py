@@ -194,6 +194,8 @@ class ToolsApp:
             self.sessions.stopping()
         if self._proxy is not None:
             self._proxy.stopping()
+        if self._durable is not None:
+            self._durable.stop()
         self._mcp.stop()
         self.governance.stop()
 

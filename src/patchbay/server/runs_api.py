@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from patchbay.agents import BaseAgent, Runner
 from patchbay.errors import RunNotFoundError
-from patchbay.server.admin_api import admin_router
+from patchbay.server.admin_api import SseResponse, admin_router, sse_frame, with_comments
 from patchbay.server.registry_models import Text
 from patchbay.server.routing import KNOWN_PARAMETERS
 
@@ -39,7 +39,11 @@ class RunBody(BaseModel):
 
     message: Text = Field(description="The user's message.")
     id: Text | None = Field(
-        None, min_length=1, max_length=200, description="The run's id: sent again, it adds no second run. By default a new one."
+        None,
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^/]*[^/.][^/]*$",
+        description="The run's id: sent again, it adds no second run. By default a new one.",
     )
     session: Text | None = Field(
         None, min_length=1, max_length=200, description="The session that goes on; by default a new one."
@@ -81,20 +85,20 @@ def make_runs_router(runs: DurableRuns, *, needs_token: bool) -> APIRouter:
 
     @router.get(
         "/{name}/runs/{run_id}/events",
-        summary="The recorded steps of a run as server-sent events, from the first one on; the last event is `end`",
+        summary="The recorded steps of a run as server-sent events, from the first one on; the last one is `end`, with the run",
         response_class=StreamingResponse,
         responses=_NO_RUN,
     )
-    async def stream_steps(name: _Name, run_id: _Id) -> StreamingResponse:
+    async def stream_steps(name: _Name, run_id: _Id) -> Response:
         await find(name, run_id)
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        return StreamingResponse(frames(run_id), media_type="text/event-stream", headers=headers)
+        return SseResponse(with_comments(frames(run_id)))
 
-    async def frames(run_id: str) -> AsyncIterator[str]:
+    async def frames(run_id: str) -> AsyncGenerator[bytes, None]:
         async with aclosing(runs.steps(run_id)) as steps:
             async for step in steps:
-                yield f"event: {step['kind']}\nid: {step['id']}\ndata: {json.dumps(step)}\n\n"
-        yield f"event: end\ndata: {json.dumps(dataclasses.asdict(await runs.get(run_id)))}\n\n"
+                yield sse_frame(json.dumps(step).encode(), event=step["kind"], id=str(step["id"]))
+        if (run := await runs.get(run_id)).is_over:
+            yield sse_frame(json.dumps(dataclasses.asdict(run)).encode(), event="end")
 
     return router
 

@@ -7,18 +7,20 @@ import json
 import logging
 import os
 import socket
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
 from patchbay.agents.content import Content, Event, new_id
-from patchbay.agents.durable.servers import BEAT, TABLES, Servers
+from patchbay.agents.durable.servers import TABLES, Servers
 from patchbay.agents.durable.sessions import RunSessions
 from patchbay.agents.durable.steps import EVENTS, RunSteps
+from patchbay.agents.durable.watcher import WORKFLOW, Watcher
 from patchbay.agents.run_config import RunConfig
 from patchbay.agents.sessions.base import check_names
 from patchbay.agents.sessions.database import DatabaseSessionService
@@ -34,16 +36,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_URL: Final = "sqlite:///patchbay-runs.db"
-_WORKFLOW: Final = "patchbay.run"
 _VERSION: Final = "1"
 """Of the records of steps; a process only goes on with runs of its own version."""
 
-_WATCH: Final = 1.0
 _POLL: Final = 0.5
-"""Seconds between two looks: at runs that are not this process's any more, and at the queues."""
+"""Seconds between two looks at the queues, and at what other processes record."""
+
+_FOLLOW: Final = 0.05
+"""Seconds between two looks at the events of a run of this process."""
 
 _STATUS: Final[Mapping[str, str]] = {"ENQUEUED": "queued", "DELAYED": "queued", "PENDING": "running", "CANCELLED": "cancelled"}
-_logger = logging.getLogger(__name__)
 _open: list[DurableRuns] = []
 
 
@@ -78,12 +80,22 @@ class DurableRuns:
 
     ``concurrency`` is the number of runs that each process carries out at a time, ``per_minute`` the most that all of them begin
     in a minute (None: no limit); the last process that starts sets both for all. ``carries_out``: whether this process takes runs
-    from the queues, or only adds them. Needs ``patchbay-tools[durable]``; raises ConfigurationError without it, and for a
-    database that cannot be used. Runs of one session are sequential, in the order in which they were added.
+    from the queues, or only adds them. ``drain_timeout``: seconds that the steps under way have when it is closed. The records of
+    runs that ended ``keep_days`` ago are deleted (0: kept), but not their sessions; an id of one would begin a new run then.
+
+    Needs ``patchbay-tools[durable]``; raises ConfigurationError without it, and for a database that cannot be used. Runs of one
+    session are sequential, in the order in which they were added.
     """
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, concurrency: int = 10, per_minute: int | None = None, carries_out: bool = True
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        concurrency: int = 10,
+        per_minute: int | None = None,
+        carries_out: bool = True,
+        drain_timeout: float = 5.0,
+        keep_days: float = 90.0,
     ) -> None:
         for name, number in (("concurrency", concurrency), ("per_minute", per_minute)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
@@ -97,13 +109,14 @@ class DurableRuns:
         """Called with the id of a run of this process, and "begun", "ended", "lost" or "given back"."""
         self._limits = concurrency, per_minute
         self._carries_out = carries_out
+        self._drain_timeout = drain_timeout
         self._runners: dict[str, Runner] = {}
         self._active: dict[str, RunSteps] = {}
-        self._followers: dict[str, asyncio.Queue[Event]] = {}
         self._workflow: Any = None
-        self._stopped = threading.Event()
-        self._watcher: threading.Thread | None = None
+        self._watcher = Watcher(self._servers, self._active, self.id, carries_out=carries_out, keep_days=keep_days)
         self._starting = asyncio.Lock()
+        self._stopping_since: float | None = None
+        self._halted = asyncio.Event()
 
     @property
     def display_url(self) -> str:
@@ -156,7 +169,7 @@ class DurableRuns:
         if not log.handlers:
             log.addHandler(logging.NullHandler())  # else DBOS writes to stderr by itself
         url = self._database.url.set(drivername="postgresql" if self._database.is_postgres else "sqlite")
-        dbos.DBOS(
+        database = dbos.DBOS(
             config={
                 "name": "patchbay",
                 "system_database_url": url.render_as_string(hide_password=False),
@@ -170,13 +183,12 @@ class DurableRuns:
         async def carry_out(text: str) -> str:
             return await self._carry_out(text)
 
-        self._workflow = dbos.DBOS.workflow(name=_WORKFLOW)(carry_out)
+        self._workflow = dbos.DBOS.workflow(name=WORKFLOW)(carry_out)
         dbos.DBOS.listen_queues([_queue(name) for name in self._runners] if self._carries_out else [])
         dbos.DBOS.launch()
-        loop = asyncio.get_running_loop()
-        self._stopped.clear()
-        self._watcher = threading.Thread(target=self._watch, args=(loop,), name="patchbay-durable", daemon=True)
-        self._watcher.start()
+        self._stopping_since = None
+        self._halted.clear()
+        self._watcher.start(database)
 
     def _register_queues(self) -> None:
         from dbos import DBOS
@@ -192,23 +204,28 @@ class DurableRuns:
                 polling_interval_sec=_POLL,
             )
 
-    async def aclose(self, *, drain: float = 5.0) -> None:
-        """Stop. Runs end after the step under way, within ``drain`` seconds; other processes go on with them."""
+    def stop(self) -> None:
+        """Begin no further run and step, and end ``steps()``; ``aclose`` is to follow within the drain timeout."""
+        if self._stopping_since is None:
+            self._stopping_since = time.monotonic()
+        for steps in self._active.values():
+            steps.stopping = True
+
+    async def aclose(self) -> None:
+        """Stop. Runs end after the step under way, within the drain timeout; other processes go on with them."""
         if self not in _open:
             return
         from dbos import DBOS
 
-        for steps in self._active.values():
-            steps.stopping = True
+        self.stop()
+        assert self._stopping_since is not None
         if tasks := [steps.task for steps in self._active.values()]:
-            await asyncio.wait(tasks, timeout=drain)
-        self._stopped.set()
+            await asyncio.wait(tasks, timeout=max(0.0, self._stopping_since + self._drain_timeout - time.monotonic()))
         self.stop_now()
-        if self._watcher is not None:
-            await run_in_thread(self._watcher.join)
+        await run_in_thread(self._watcher.stop)
         await run_in_thread(lambda: DBOS.destroy(destroy_registry=True))
         asyncio.get_running_loop().set_default_executor(_executor())  # DBOS had put in its own, which is closed
-        self._workflow = self._watcher = None
+        self._workflow = None
         _open.remove(self)
         with suppress(Exception):  # without it the row is old in ten seconds
             await run_in_thread(self._servers.leave)
@@ -217,8 +234,9 @@ class DurableRuns:
 
     def stop_now(self) -> None:
         """Stop the runs of this process within their steps."""
+        self._halted.set()
         for steps in self._active.values():
-            steps.stop()
+            steps.task.cancel()
 
     # What clients do
 
@@ -283,13 +301,14 @@ class DurableRuns:
     async def steps(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the recorded steps of a run, from its first to its last, as they are recorded. Raises RunNotFoundError.
 
-        Each has ``id``, ``step`` (its name), ``kind`` ("model", "tool_begins" or "tool") and ``output``.
+        They end with the run, and when this process stops. Each has ``id``, ``step`` (its name), ``kind`` ("model",
+        "tool_begins" or "tool") and ``output``.
         """
         from dbos import DBOS
 
         seen: set[int] = set()
         is_over = False
-        while not is_over:
+        while not is_over and self._stopping_since is None:
             is_over = (await self.get(run_id)).is_over
             recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
             for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
@@ -303,40 +322,31 @@ class DurableRuns:
                 await asyncio.sleep(_POLL)
 
     async def events(self, run_id: str) -> AsyncGenerator[Event, None]:
-        """Yield the events of a run as they happen; of one that another process carries out, when it is over."""
+        """Yield all events of a run, as they happen; of one that another process carries out, when it is over."""
         from dbos import DBOS
 
-        seen: set[str] = set()
-        async with self._following(run_id) as queue:
-            ending = asyncio.create_task(self.wait(run_id))
-            try:
-                while not ending.done() or not queue.empty():
-                    getting = asyncio.create_task(queue.get())
-                    await asyncio.wait((getting, ending), return_when=asyncio.FIRST_COMPLETED)
-                    if getting.done():
-                        seen.add(getting.result().id)
-                        yield getting.result()
-                    getting.cancel()
-                ending.result()
-            finally:
-                ending.cancel()
-        for step in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)) if not seen else ():
-            if step["function_name"] == EVENTS:
-                for body in json.loads(step["output"] or "{}")["events"]:
-                    yield msgspec.convert(body, Event)
-
-    @asynccontextmanager
-    async def _following(self, run_id: str) -> AsyncIterator[asyncio.Queue[Event]]:
-        queue = self._followers.setdefault(run_id, asyncio.Queue())
+        count = 0
+        ending = asyncio.create_task(self.wait(run_id))
         try:
-            yield queue
+            while not ending.done():
+                steps = self._active.get(run_id)
+                for event in steps.events[count:] if steps is not None else ():
+                    count += 1
+                    yield event
+                await asyncio.wait((ending,), timeout=_FOLLOW)
+            ending.result()
         finally:
-            self._followers.pop(run_id, None)
+            ending.cancel()
+        for step in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)):
+            if step["function_name"] == EVENTS:
+                events = [msgspec.convert(body, Event) for body in json.loads(step["output"] or "{}")["events"]]
+                for event in [each for each in events if each.author != "user"][count:]:
+                    yield event
 
     async def _find(self, run_id: str) -> WorkflowStatus | None:
         from dbos import DBOS
 
-        found = await run_in_thread(lambda: DBOS.list_workflows(workflow_ids=[run_id], name=_WORKFLOW))
+        found = await run_in_thread(lambda: DBOS.list_workflows(workflow_ids=[run_id], name=WORKFLOW))
         return found[0] if found else None
 
     # What a process does with the runs that it has taken
@@ -347,17 +357,23 @@ class DurableRuns:
 
         request = json.loads(text)
         run_id = str(DBOS.workflow_id)
+        if self._stopping_since is not None:
+            await self._halted.wait()  # in its place of the queue, which would take the next one otherwise
+            raise asyncio.CancelledError
         steps = self._active[run_id] = RunSteps(run_id)
         self.on_change(run_id, "begun")
         change = "ended"
         try:
             return await self._run(steps, request)
         except asyncio.CancelledError:
-            change = "given back" if steps.lost is None else "lost"
-            if steps.lost is None:
-                raise  # this process stops: another one goes on
-            steps.task.uncancel()
-            raise steps.lost from None
+            if steps.failure is not None:
+                steps.task.uncancel()
+                raise steps.failure from None
+            change = "lost" if steps.is_lost else "given back"
+            raise  # nothing is recorded: another attempt goes on
+        except DBAPIError as error:  # of its session
+            change = "given back"
+            raise asyncio.CancelledError from error
         finally:
             self.on_change(run_id, change)
             if self._active.get(run_id) is steps:
@@ -379,8 +395,8 @@ class DurableRuns:
         error: dict[str, str] | None = None
         run = runner.with_steps(steps, sessions).run(user, session, content, _config_from_json(request["config"]))
         async for event in run:
-            if (follower := self._followers.get(steps.run_id)) is not None:
-                follower.put_nowait(event)
+            if not event.partial:
+                steps.events.append(event)
             if event.error_code is not None and not event.partial:
                 error = {"code": event.error_code, "message": event.error_message or ""}
             elif event.is_final_response():
@@ -393,58 +409,6 @@ class DurableRuns:
         done = json.loads(await steps.step(EVENTS, outcome))
         await sessions.append_to_stored([msgspec.convert(body, Event) for body in done["events"]])
         return json.dumps(done["result"])
-
-    # What a process knows of the others
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread, so that a busy event loop loses no runs: write the own row, look for processes and runs that are gone."""
-        since_beat, problem = BEAT, ""
-        while not self._stopped.is_set():
-            try:
-                if since_beat >= BEAT:
-                    since_beat = 0.0
-                    if not self._servers.beat():
-                        _logger.warning("This process was not seen for too long, and others have its runs: it stops them")
-                        loop.call_soon_threadsafe(self._lose, None)
-                    if self._carries_out:
-                        self._take_over()
-                if self._active:
-                    self._find_lost(loop)
-                problem = ""
-            except Exception as error:  # noqa: BLE001  (the database is away: the next time)
-                if not problem:
-                    _logger.warning("The durable runs cannot be watched: %s", error)
-                problem = str(error)
-            since_beat += _WATCH
-            self._stopped.wait(_WATCH)
-
-    def _take_over(self) -> None:
-        """Free the runs of processes without a row, for the queues. Doing so twice, or in two processes at once, does no harm."""
-        from dbos import DBOS
-
-        # Listed before the rows are read: a process has a row before it takes a run.
-        pending = DBOS.list_workflows(status="PENDING", name=_WORKFLOW, load_input=False, load_output=False)
-        gone = {str(each.executor_id) for each in pending} - self._servers.living()
-        if gone:
-            DBOS._recover_pending_workflows(list(gone))  # noqa: SLF001  (its admin API, which we do not open, calls it)
-            _logger.info("Took over the durable runs of %s", ", ".join(sorted(gone)))
-
-    def _find_lost(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop the runs that were cancelled, or taken by another process."""
-        from dbos import DBOS
-
-        ids = list(self._active)
-        listed = DBOS.list_workflows(workflow_ids=ids, load_input=False, load_output=False)
-        own = {each.workflow_id for each in listed if each.status in ("PENDING", "SUCCESS") and each.executor_id == self.id}
-        if lost := set(ids) - own:
-            loop.call_soon_threadsafe(self._lose, lost)
-
-    def _lose(self, ids: set[str] | None) -> None:
-        from dbos import error
-
-        for run_id, steps in list(self._active.items()):
-            if ids is None or run_id in ids:
-                steps.stop(error.DBOSWorkflowConflictIDError(run_id))
 
 
 def _queue(agent: str) -> str:

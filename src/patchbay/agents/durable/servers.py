@@ -38,8 +38,8 @@ class Servers:
         clock = "extract(epoch from clock_timestamp())" if database.is_postgres else "(julianday('now') - 2440587.5) * 86400.0"
         self._now: sa.ColumnElement[float] = sa.cast(sa.literal_column(clock), Float)
 
-    def beat(self) -> bool:
-        """Write the own row, and delete those of processes that are gone. Returns False if the own one had been deleted.
+    def beat(self, *, deletes: bool = False) -> bool:
+        """Write the own row; ``deletes`` those of processes that are gone. Returns False if the own one had been deleted.
 
         After the database was away no row is fresh: nothing is deleted until the others have had the time to write theirs.
         """
@@ -50,7 +50,7 @@ class Servers:
             was_there = connection.execute(own).rowcount > 0
             if not was_there:
                 connection.execute(sa.insert(servers).values(**self._own, seen_at=self._now))
-            if is_regular:
+            if deletes and is_regular:
                 connection.execute(sa.delete(servers).where(servers.c.seen_at < self._now - GONE))
             return was_there
 

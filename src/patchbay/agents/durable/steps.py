@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
-from patchbay.agents.content import new_id
+from patchbay.agents.content import Event, new_id
 from patchbay.agents.run_config import RunFailed
 from patchbay.agents.timed_model import as_run_failed
 from patchbay.executor import ToolExecution
@@ -38,14 +39,17 @@ def step_id(name: str) -> int:
 class RunSteps:
     """The steps of the run ``run_id`` in this attempt, for the task that created this object.
 
-    ``stopping``: no further step begins. ``lost`` is why the task was cancelled, where the run is not this process's any more.
+    ``events``: of this attempt. ``stopping``: no further step begins. ``is_lost``: the run is not this process's any more.
+    ``failure`` is why it fails. The task is cancelled with each of them.
     """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.attempt = new_id()
+        self.events: list[Event] = []
         self.stopping = False
-        self.lost: BaseException | None = None
+        self.is_lost = False
+        self.failure: Exception | None = None
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -61,6 +65,7 @@ class RunSteps:
     async def step(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
         """Return the recorded result of the step ``name``; without one, that of ``work()``, once it is recorded."""
         from dbos import DBOS
+        from dbos import error as errors
 
         if DBOS.step_id is not None:
             return await work()  # a part of another step, as where a hook has sent a call to an agent
@@ -74,18 +79,18 @@ class RunSteps:
 
         try:
             return await reservation.run_async({"name": name}, recorded)
-        except Exception as error:  # noqa: BLE001  (the work raises none: it could not be read or recorded)
-            await self._end(error)
+        except errors.DBOSWorkflowConflictIDError:
+            self.is_lost = True
+            await self._end()
+        except DBAPIError:  # the run goes on when its database is back
+            await self._end()
+        except Exception as error:  # noqa: BLE001  (the work raises none: it is not the step that was recorded)
+            self.failure = error
+            await self._end()
 
-    def stop(self, why: BaseException | None = None) -> None:
-        """Cancel the run's task."""
-        if self.lost is None:
-            self.lost = why
-        self.task.cancel()
-
-    async def _end(self, why: BaseException | None = None) -> NoReturn:
+    async def _end(self) -> NoReturn:
         """Cancel the run's task, and the step that the current task has come to."""
-        self.stop(why)
+        self.task.cancel()
         await asyncio.sleep(0)  # the cancellation arrives here, if this is the run's task, and not in a ``finally``
         raise asyncio.CancelledError
 
