@@ -25,6 +25,7 @@ _MODULES: Final = (
     "patchbay.agents.chat_history_database",
     "patchbay.server.response_database",
     "patchbay.server.chat.hidden_turn_database",
+    "patchbay.server.live_sessions.histories",
     "patchbay.server.turn_archive",
     "patchbay.agents.durable.servers",
 )

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from patchbay.errors import ConfigurationError, MaxIterationsError, PatchbayError, ToolSyncError
 from patchbay.executor import Budget, Executor, Run, ToolExecution
 from patchbay.hooks.types import HookScope
@@ -314,6 +316,15 @@ class ChatSession(BaseSession):
     def dropped(self) -> Sequence[ToolExecution]:
         """Always empty: the results of stopped calls stay in the chat."""
         return ()
+
+    @property
+    @override
+    def history(self) -> Sequence[Message]:
+        return tuple(self._turn.messages() if self._turn is not None else self._messages)
+
+    @override
+    def restore(self, history: Sequence[Message]) -> None:
+        self._messages = self._trimmed(history)
 
     @property
     def messages(self) -> Sequence[Message]:

@@ -50,11 +50,11 @@ class SessionEngine:
     ) -> None:
         limits = settings.limits
         self.tools = tools
-        self._transcript = Transcript(limits.kept_items, limits.kept_chars)
+        self.transcript = Transcript(limits.kept_items, limits.kept_chars)
         self.tool_sync = ToolSync(tools, limits.update, updates=dialect.updates_tools, renew=self._renew_connection)
-        self.reconnector = Reconnector(settings, dialect, self, tools=self.tool_sync, transcript=self._transcript)
-        self._turns = Turns(context, self.tools, self._transcript, max_calls=limits.max_calls)
-        self.calls = ToolCallRounds(limits, self.tools, self._transcript, self._turns, self)
+        self.reconnector = Reconnector(settings, dialect, self, tools=self.tool_sync, transcript=self.transcript)
+        self._turns = Turns(context, self.tools, self.transcript, max_calls=limits.max_calls)
+        self.calls = ToolCallRounds(limits, self.tools, self.transcript, self._turns, self)
         self.queue = queue
         self._close_soon = close_soon
         self._unanswered_lines = 0  # user lines since the last response started, which precedes them
@@ -196,7 +196,7 @@ class SessionEngine:
 
     def on_line(self, line: Line, *, is_answered: bool = True) -> None:
         """Add a line to the transcript."""
-        self._transcript.add(line.role, line.text, before=self._unanswered_lines if line.role == "assistant" else 0)
+        self.transcript.add(line.role, line.text, before=self._unanswered_lines if line.role == "assistant" else 0)
         if not is_answered:
             self._unanswered_lines += 1
         self._turns.on_line(line)
@@ -302,7 +302,7 @@ class SessionEngine:
 
     def add_input(self, line: Line) -> None:
         """Record a line sent to the model."""
-        self._transcript.add(line.role, line.text)
+        self.transcript.add(line.role, line.text)
         self._unanswered_lines += 1
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from typing_extensions import override
+
 from patchbay.errors import ConfigurationError, InvalidRequestError, ToolSyncError
 from patchbay.executor import ToolExecution
 from patchbay.hooks.types import HookScope
@@ -16,6 +18,7 @@ from patchbay.realtime.event_queue import NOT_OPEN, EventQueue, EventReader
 from patchbay.realtime.providers.base import Dialect
 from patchbay.tools import ToolSearch, well_formed
 from patchbay.tools.registry import Snapshot
+from patchbay.types import Message
 
 if TYPE_CHECKING:
     from patchbay.hooks import HookManager
@@ -45,6 +48,15 @@ class BaseSession(ABC):
     @abstractmethod
     def is_synced(self) -> bool:
         """True if the model has the tools of the last ``use_tools``."""
+
+    @property
+    @abstractmethod
+    def history(self) -> Sequence[Message]:
+        """The conversation as far as it is kept, as chat messages; also that of the running turn."""
+
+    @abstractmethod
+    def restore(self, history: Sequence[Message]) -> None:
+        """Begin with the ``history`` of another session. Call it before ``connect``."""
 
     async def close(self) -> None:
         """Close the session and stop all tools; nothing is left running. Idempotent."""
@@ -242,6 +254,18 @@ class RealtimeSession(BaseSession):
     def dropped(self) -> Sequence[ToolExecution]:
         """The last results that came too late for the model."""
         return tuple(self._engine.calls.dropped)
+
+    @property
+    @override
+    def history(self) -> Sequence[Message]:
+        return self._engine.transcript.messages()
+
+    @override
+    def restore(self, history: Sequence[Message]) -> None:
+        for message in history:
+            role, text = message["role"], message.get("content")
+            if role in ("user", "assistant") and isinstance(text, str):
+                self._engine.transcript.add(role, text)
 
     async def _end(self, reason: str) -> None:
         await self._engine.stop_all(reason)

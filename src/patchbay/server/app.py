@@ -305,7 +305,7 @@ def create_tools_app(
         models = served.models if served is not None else ()
         proxy = ProxyApp(proxied, tools.make_exchange, tools=tools, has_upstream=upstream is not None, own_models=models)
         governance.events.watch(proxy.observers, proxy.turns.watchers)
-    sessions = _make_sessions(managers, governance, realtime, upstream, chat, served, proxy)
+    sessions = _make_sessions(managers, governance, realtime, upstream, chat, served, proxy, store_url)
     endpoint = McpEndpoint(registry, governance, settings, extend_mcp)
     service = RegistryService(registry, managers, health, writer, governance, sync_timeout=settings.sync_timeout)
     run_beside = contextlib.nullcontext if beside is None else partial(beside, service)
@@ -354,6 +354,7 @@ def _make_sessions(
     chat: ChatSettings | None,
     agents: ServedAgents | None,
     proxy: ProxyApp | None,
+    store: str | None,
 ) -> LiveSessionsApp | None:
     """Return what serves live sessions; None where there is no model for them."""
     if upstream is None and realtime is None and agents is None:
@@ -363,7 +364,12 @@ def _make_sessions(
 
     settings = LiveSessionsSettings(realtime=realtime, upstream=upstream, chat=chat, agents=agents)
     observers, turns = (proxy.observers, proxy.turns) if proxy is not None else ((), None)
-    return LiveSessionsApp(managers, governance, settings, observers=observers, turns=turns)
+    histories = None
+    if store is not None:
+        from patchbay.server.live_sessions.histories import SessionHistories
+
+        histories = SessionHistories(store)
+    return LiveSessionsApp(managers, governance, settings, observers=observers, turns=turns, histories=histories)
 
 
 def _add_routes(api: FastAPI, service: RegistryService, settings: ToolsSettings, hosts: CallbackHosts) -> None:

@@ -58,6 +58,7 @@ from patchbay.tools.registry import Change
 
 if TYPE_CHECKING:
     from patchbay.server.live_sessions.bridge import Session
+    from patchbay.server.live_sessions.histories import SessionHistories
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class RoleBusyError(PatchbayError, RuntimeError):
 class LiveSessionsApp:
     """Serves the sessions of the roles in ``managers``, with their tools and the hooks of ``governance``.
 
-    ``observers`` get the records of requests to chat models, which are turns of ``turns``.
+    ``observers`` get the records of requests to chat models, which are turns of ``turns``. ``histories`` are those of sessions
+    that clients resume; None: no client can.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class LiveSessionsApp:
         *,
         observers: Sequence[RequestObserver] = (),
         turns: TurnStore | None = None,
+        histories: SessionHistories | None = None,
     ) -> None:
         self._managers = managers
+        self._histories = histories
         self._governance = governance
         self._settings = settings
         self._factory = SessionFactory(governance, settings, observers, turns or TurnStore())
@@ -157,12 +161,16 @@ class LiveSessionsApp:
         if serving := self._serving - {asyncio.current_task()}:
             await asyncio.wait(serving)
         await self._factory.aclose()
+        if self._histories is not None:
+            await self._histories.close()
 
     async def _serve(self, scope: Any, receive: Receive, socket: Socket) -> CloseInfo:
         """Serve a client's session until its end. Raises PatchbayError where it cannot have one."""
         role = unquote(role_in(own_path(scope)) or "")
         manager = self._manager(role)
         request = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
+        if request.resume and self._histories is None:
+            raise InvalidRequestError("This server stores no sessions (--store), so that none can be resumed.", param="resume")
         socket.binary = request.binary
         await self._wait_for_role(manager, request)
         self._manager(role)  # it may have been removed
@@ -199,14 +207,19 @@ class LiveSessionsApp:
     ) -> CloseInfo:
         """Open the session ``key``, and serve it until its end. Raises PatchbayError where it cannot be opened."""
         session = self._factory.make(request, key)
-        bridge = self._bridges[session] = SessionBridge(session, socket, log)  # ends at once if the server stops meanwhile
+        histories = self._histories if request.resume else None
+        save = None if histories is None else lambda: histories.save(request.role, key, session.history)
+        bridge = self._bridges[session] = SessionBridge(session, socket, log, save)  # ends at once if the server stops meanwhile
         unwatch = _watch_role(manager, bridge)
         try:
             await manager.prepare(session)
+            about: dict[str, Any] = {"role": request.role, "kind": request.kind, "session": key}
+            if histories is not None:
+                session.restore(history := await histories.load(request.role, key))
+                about["history"] = len(history)
             model = await self._factory.open(session, request)
             if await self._take_over(manager, session):
-                about = {"role": request.role, "kind": request.kind, "model": model, "session": key}
-                await socket.send({"type": "ready", **about, "input_rate": session.input_rate})
+                await socket.send({"type": "ready", **about, "model": model, "input_rate": session.input_rate})
             return await bridge.pass_messages(receive)
         except OSError as error:  # the client has disconnected, or does not read
             if isinstance(error, PatchbayError):

@@ -69,7 +69,11 @@ SUBPROTOCOL: Final = "patchbay"
 
 _MAX_INSTRUCTIONS_CHARS: Final = 16_000
 _MAX_NAME_CHARS: Final = 200
-_CHOICES: Final = {"audio": ("json", "binary"), "output": ("audio", "text"), "takeover": ("0", "1"), "detect_turns": ("0", "1")}
+_CHOICES: Final = {
+    "audio": ("json", "binary"),
+    "output": ("audio", "text"),
+    **dict.fromkeys(("takeover", "detect_turns", "resume"), ("0", "1")),
+}
 _KNOWN: Final = frozenset({"realtime", "model", "instructions", "session", "voice", *_CHOICES})
 _MODEL: Final = re.compile(r"[!-~]*")
 
@@ -85,7 +89,7 @@ class SessionRequest:
     """A session as a client requests it. ``model`` is "" for the server's own. ``binary``: audio in binary frames.
 
     ``takeover``: it replaces the role's current session. ``session`` is the client's key. ``detect_turns`` false: the client says
-    when the user has finished speaking.
+    when the user has finished speaking. ``resume``: it goes on with what is stored under ``session``, and is stored.
     """
 
     role: str
@@ -98,6 +102,7 @@ class SessionRequest:
     binary: bool = False
     takeover: bool = False
     detect_turns: bool = True
+    resume: bool = False
 
 
 def role_in(path: str) -> str | None:
@@ -141,7 +146,10 @@ def parse_session_request(
         binary=given.get("audio") == "binary",
         takeover=given.get("takeover") == "1",
         detect_turns=given.get("detect_turns") != "0",
+        resume=given.get("resume") == "1",
     )
+    if request.resume and not request.session:
+        raise InvalidRequestError("resume=1 needs the session that goes on: &session=KEY.", param="session")
     if request.model and kind == "realtime":
         realtime_settings(request, settings)  # raises for an unknown name
     return request
