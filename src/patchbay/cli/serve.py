@@ -126,6 +126,16 @@ Durable = Annotated[
         help="Database of durable runs of the --agent, at /api/agents/NAME/runs; store: that of --store. SQLite or PostgreSQL.",
     ),
 ]
+MediaFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--media-folder",
+        metavar="DIR",
+        envvar="PATCHBAY_MEDIA_FOLDER",
+        rich_help_panel="Tools",
+        help="Folder that all servers of the store share, so that each has the files that tools gave the others.",
+    ),
+]
 PluginsPort = Annotated[
     int, port_option(0, "Port of the --plugins; 0 picks a free one.", "--plugins-port", rich_help_panel="Tools")
 ]
@@ -163,6 +173,7 @@ def serve(
     run_concurrency: Concurrency = 10,
     run_rate: Rate = None,
     run_days: RunDays = 90.0,
+    media_folder: MediaFolder = None,
     **values: Any,
 ) -> None:
     """Serve the tool registry: other processes register tools while it runs.
@@ -232,7 +243,8 @@ def serve(
     if durable is not None:
         limits = {"concurrency": run_concurrency, "per_minute": run_rate, "keep_days": run_days}
         runs = _durable_runs(durable, store, agents, drain_timeout=options.drain_timeout, **limits)
-    governance = make_governance(config, audit, audit_days, store=store if registrations is not None else None)
+    kept = store if registrations is not None else None
+    governance = make_governance(config, audit, audit_days, store=kept, media_folder=media_folder)
     with ExitStack() as opened:
         served_plugins: ServedPlugins | None = None
         if plugins is not None:

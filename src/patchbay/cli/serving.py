@@ -59,7 +59,9 @@ def load_format(value: str) -> str | Format:
     return load_checkpoint_format(value)
 
 
-def make_governance(config: Path | None, audit: str | None, days: float, *, store: str | None) -> Governance:
+def make_governance(
+    config: Path | None, audit: str | None, days: float, *, store: str | None, media_folder: Path | None = None
+) -> Governance:
     """Create hooks, approvals and audit from flags. ``store`` is the default database, None for memory.
 
     An audit log in memory keeps at most one day, so that it does not grow without bound. Raises ConfigurationError.
@@ -81,6 +83,7 @@ def make_governance(config: Path | None, audit: str | None, days: float, *, stor
             approvals=store,
             audit=None if database == NONE else database,
             audit_kept=days * _DAY if days else None,
+            media_folder=media_folder,
         )
     )
     file = governance.audit.file if audit is not None and governance.audit is not None else None

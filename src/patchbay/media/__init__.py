@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from patchbay.media.files import MediaGoneError as MediaGoneError
     from patchbay.media.files import MediaRefusedError as MediaRefusedError
     from patchbay.media.files import UnknownRefError as UnknownRefError
+    from patchbay.media.shared import SharedMediaStore as SharedMediaStore
     from patchbay.media.store import DELETE as DELETE
     from patchbay.media.store import FORGET as FORGET
     from patchbay.media.store import SCHEME as SCHEME
@@ -28,6 +29,7 @@ __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "files": "MediaError MediaGoneError MediaRefusedError UnknownRefError",
+        "shared": "SharedMediaStore",
         "store": "DELETE FORGET SCHEME Media MediaMeta MediaStore OpenMedia shared_store",
     },
 )

@@ -359,8 +359,8 @@ class MediaStore:
 
     # With the lock held, but for ``_register`` and ``_release``
 
-    def _register(self, path: str, meta: MediaMeta, scope: str, root: str | None, *, is_own: bool = False) -> str:
-        ref = f"{SCHEME}{uuid.uuid4()}"
+    def _register(self, path: str, meta: MediaMeta, scope: str, root: str | None, *, is_own: bool = False, ref: str = "") -> str:
+        ref = ref or f"{SCHEME}{uuid.uuid4()}"
         with self._lock:
             self._check_open()
             number, status = open_file(path, root)

@@ -25,7 +25,7 @@ from patchbay.mcp.pins import Pins
 from patchbay.models.options import TextOptions
 from patchbay.registrations import RegistrationStore
 from patchbay.server.admin_api import make_events_router
-from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below
+from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, AccessMiddleware, AsgiApp, is_below, sign_with
 from patchbay.server.callback_hosts import CallbackHosts
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
@@ -167,6 +167,7 @@ class ToolsApp:
                     token = (self._settings.token or "").encode()  # another token ends all sign-ins
                     self._console.key = hmac.digest(secret, b"console " + token, "sha256")
                     self._mcp.shared_secret = hmac.digest(secret, b"mcp", "sha256")
+                    sign_with(hmac.digest(secret, b"media", "sha256"))
             await self.governance.open()
             cleanup.push_async_callback(self._dispatcher.close)
             cleanup.push_async_callback(self.mcp_host.aclose)

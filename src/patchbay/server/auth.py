@@ -216,7 +216,7 @@ MEDIA_PATH: Final = "/api/media/"
 SIGNED_SECONDS: Final = 900
 """Lifetime of a signed path."""
 
-_KEY: Final = os.urandom(32)
+_keys: Final = [os.urandom(32)]
 _QUERY: Final = re.compile(rb"expires=([0-9]{1,12})&signature=([0-9a-f]{64})")
 
 
@@ -227,6 +227,11 @@ def signed_path(ref: str) -> str:
     name = ref.removeprefix(SCHEME)
     expires = int(time.time()) + SIGNED_SECONDS
     return f"{MEDIA_PATH}{name}?expires={expires}&signature={_signature(name, expires)}"
+
+
+def sign_with(key: bytes) -> None:
+    """Sign paths with a key that other servers have too."""
+    _keys[0] = key
 
 
 def is_signed(scope: Any) -> bool:
@@ -240,7 +245,7 @@ def is_signed(scope: Any) -> bool:
 
 
 def _signature(name: str, expires: int) -> str:
-    return hmac.new(_KEY, f"{name}\n{expires}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+    return hmac.new(_keys[0], f"{name}\n{expires}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
 TRUSTED = "patchbay.trusted"

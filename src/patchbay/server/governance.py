@@ -17,7 +17,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.hooks import HookManager
 from patchbay.hooks.config import BuiltinFactory, ConfiguredHooks, HooksConfig, mount_configured, read_server_config
 from patchbay.hooks.process.client import ProcessHook
-from patchbay.media import MediaStore
+from patchbay.media import MediaStore, SharedMediaStore
 from patchbay.server.admin_api import MediaApp, make_approvals_router, make_audit_router, make_events_router
 from patchbay.server.auth import MEDIA_PATH
 from patchbay.server.event_stream import EventStream
@@ -34,13 +34,14 @@ class GovernanceSettings:
 
     ``config`` is a file with ``hooks`` and ``approvals`` (JSON, YAML or TOML). ``approvals`` and ``audit`` are database URLs:
     without the first, requests for approval end with the process; without the second there is no audit. Entries of the audit are
-    kept for ``audit_kept`` seconds, None forever.
+    kept for ``audit_kept`` seconds, None forever. ``media_folder`` is shared with other servers, which serve each other's files.
     """
 
     config: Path | None = None
     approvals: str | None = None
     audit: str | None = None
     audit_kept: float | None = AUDIT_KEPT
+    media_folder: Path | None = None
 
 
 class Governance:
@@ -59,7 +60,7 @@ class Governance:
     ) -> None:
         self.settings = settings = settings if settings is not None else GovernanceSettings()
         self.hooks = hooks if hooks is not None else HookManager()
-        self.media = MediaStore()
+        self.media = MediaStore() if settings.media_folder is None else SharedMediaStore(settings.media_folder)
         self.events = EventStream(self.hooks)
         config, policy = self._read()
         self.approvals = ApprovalService(policy, settings.approvals)
