@@ -111,3 +111,23 @@ def test_a_server_that_stops_ends_the_step_under_way_and_the_streams(tmp_path):
             wait_for(lambda run_id=run_id: "completed" == ask(f"{base}/clerk/runs/{run_id}")[1]["status"])
             assert "paid" == ask(f"{base}/clerk/runs/{run_id}")[1]["text"]
     assert ["a", "b"] == sorted(log.read_text().split())
+
+
+def test_a_response_in_the_background_goes_on_when_its_server_has_stopped(tmp_path):
+    log = tmp_path / "log"
+    url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(log), PAUSE="1", GONE="1.5")
+    with server(url, environment, tmp_path) as base:
+        responses = base.replace("/api/agents", "/v1/responses")
+        ids = [ask(responses, {"model": "clerk", "input": "pay", "background": True})[1]["id"] for _ in range(2)]
+        wait_for(lambda: log.exists() and log.read_text())
+    with server(url, environment, tmp_path) as base:
+        responses = base.replace("/api/agents", "/v1/responses")
+        for response_id in ids:
+            wait_for(lambda each=response_id: "in_progress" != ask(f"{responses}/{each}")[1]["status"])
+            found = ask(f"{responses}/{response_id}")[1]
+            assert ("completed", "paid") == (found["status"], found["output"][0]["content"][0]["text"])
+        cancelled = ask(responses, {"model": "clerk", "input": "pay", "background": True})[1]["id"]
+        wait_for(lambda: 200 == ask(f"{base}/clerk/runs/{cancelled}")[0])
+        assert "cancelled" == ask(f"{responses}/{cancelled}/cancel", {})[1]["status"]
+        assert "cancelled" == ask(f"{base}/clerk/runs/{cancelled}")[1]["status"]
+    assert sorted(ids) == sorted({*log.read_text().split()} - {cancelled})

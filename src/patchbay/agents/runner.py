@@ -200,7 +200,8 @@ class Runner:
         async with aclosing(durable.events(added.id)) as events:
             async for event in events:
                 yield event
-        run.text = (await durable.get(added.id)).text
+        ended = await durable.get(added.id)
+        run.text, run.usage = ended.text, Usage.from_openai(ended.usage) if ended.usage is not None else None
 
     async def _begin_run(self, user_id: str, session_id: str, content: Content, config: RunConfig) -> InvocationContext:
         """Record the user's message, in a session that may be new."""
@@ -279,6 +280,7 @@ class _RunStatus:
     text: str | None = None
     context: InvocationContext | None = None
     ended: asyncio.Event | None = None
+    usage: Usage | None = None
 
 
 class RunEvents:
@@ -307,7 +309,9 @@ class RunEvents:
 
     @property
     def usage(self) -> Usage:
-        """The tokens used by the run so far, in all agents and rounds."""
+        """The tokens used by the run so far, in all agents and rounds; those of a durable run when it is over."""
+        if self._state.usage is not None:
+            return self._state.usage
         return self.context.usage if self.context is not None else NO_USAGE
 
     def __aiter__(self) -> AsyncIterator[Event]:

@@ -255,6 +255,13 @@ def _echo(given: Any, default: Any) -> Any:
     return {**default, **given} if isinstance(given, dict) and isinstance(default, dict) else given
 
 
+def completed_fields(text: str, usage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a response that was completed with this text."""
+    content = [_PARTS["message"].of(text)]
+    item = {"id": new_id("msg"), "type": "message", "status": "completed", "role": "assistant", "content": content}
+    return {"status": "completed", "completed_at": int(time.time()), "output": [item], "usage": _usage(usage)}
+
+
 class CompactionEncoder(ResponsesEncoder):
     """Writes a compacted conversation: the user's messages, and an item with the model's summary of all ``items``."""
 

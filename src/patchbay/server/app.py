@@ -280,7 +280,7 @@ def create_tools_app(
     upstream = ProxySettings(upstream) if isinstance(upstream, str) else upstream
     store_url = store.database.url.render_as_string(hide_password=False) if store is not None else None
     agents = tuple(agents)
-    served = _serve_agents(agents, governance, store_url)
+    served = _serve_agents(agents, governance, store_url, durable)
     proxy = None
     if upstream is not None or served is not None:
         proxied = upstream or ProxySettings(_NO_UPSTREAM)
@@ -337,13 +337,17 @@ def create_tools_app(
     return app
 
 
-def _serve_agents(agents: tuple[BaseAgent, ...], governance: Governance, store: str | None) -> ServedAgents | None:
+def _serve_agents(
+    agents: tuple[BaseAgent, ...], governance: Governance, store: str | None, durable: DurableRuns | None
+) -> ServedAgents | None:
     """Return the agents as models, None without any. Raises ConfigurationError."""
     if not agents:
         return None
     from patchbay.agents import DatabaseSessionService
     from patchbay.server.chat.agents import ServedAgents
 
+    if durable is not None:
+        return ServedAgents(agents, governance, durable.sessions, durable)
     return ServedAgents(agents, governance, DatabaseSessionService(store) if store is not None else None)
 
 

@@ -28,7 +28,13 @@ from patchbay.server.errors import NotFoundError, NoUpstreamError, NoWebSocketEr
 from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
-from patchbay.server.stored_responses import BackgroundResponses, ConnectionResponses, MemoryResponses, ResponseStore
+from patchbay.server.stored_responses import (
+    BackgroundResponses,
+    ConnectionResponses,
+    MemoryResponses,
+    ResponseRuns,
+    ResponseStore,
+)
 from patchbay.server.upstream import ProxyRequest
 
 CONNECTION: Final = "patchbay.connection"
@@ -72,7 +78,11 @@ class Frontends:
     """The front-ends of one proxy, and the responses that it stores. ``own_models`` are listed before the upstream's."""
 
     def __init__(
-        self, settings: ProxySettings, redact: Callable[[str], str], own_models: Sequence[Mapping[str, Any]] = ()
+        self,
+        settings: ProxySettings,
+        redact: Callable[[str], str],
+        own_models: Sequence[Mapping[str, Any]] = (),
+        runs: ResponseRuns | None = None,
     ) -> None:
         self._own_models = own_models
         self._base = base = settings.base_path
@@ -88,7 +98,7 @@ class Frontends:
         }
         self._store = _store(settings)
         self._counter = _TokenCounter()
-        self._background = BackgroundResponses(self._store, redact)
+        self._background = BackgroundResponses(self._store, redact, runs)
         self._logs = EventLogs()
         self._redact = redact
 
@@ -286,7 +296,7 @@ class Frontends:
         if stored is None:
             raise NotFoundError(f"Response with id {response_id!r} not found.")
         if method == "DELETE":
-            await self._background.delete(stored.key)
+            await self._background.delete(stored)
             return encode({"id": response_id, "object": "response", "deleted": True})
         if part == "cancel":
             if stored.response["background"] is not True:

@@ -168,7 +168,7 @@ class ProxyApp:
         secrets += secret_values(settings.upstream_headers)
         protect(*secrets)
         self._redact = Redactor(secrets)
-        self._frontends = Frontends(settings, self._redact.text, own_models)
+        self._frontends = Frontends(settings, self._redact.text, own_models, tools.response_runs if tools is not None else None)
         self._tails = frozenset({CHAT, *self._frontends.tails})
         self._request_log: RequestLog | None = None
         if settings.log_file is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -64,6 +64,16 @@ class ResponseStore(Protocol):
 
     async def close(self) -> None:
         """Close the store."""
+
+
+class ResponseRuns(Protocol):
+    """Runs that make responses in the background, and go on when the server that began them has gone."""
+
+    async def end_of(self, response: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the fields with which a response has ended, {} while its run goes on, None if it has no run."""
+
+    async def cancel(self, response: Mapping[str, Any]) -> None:
+        """Cancel the run of a response, if it has one."""
 
 
 class MemoryResponses(ResponseStore):
@@ -157,10 +167,11 @@ def _size(stored: StoredResponse) -> int:
 
 
 class BackgroundResponses:
-    """The responses that this process makes in the background, for clients that ask for them later."""
+    """The responses that this process makes in the background, for clients that ask for them later; some of them by ``runs``."""
 
-    def __init__(self, store: ResponseStore, redact: Callable[[str], str]) -> None:
+    def __init__(self, store: ResponseStore, redact: Callable[[str], str], runs: ResponseRuns | None = None) -> None:
         self._store = store
+        self._runs = runs
         self._redact = redact
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._renewing: asyncio.Task[None] | None = None
@@ -185,24 +196,33 @@ class BackgroundResponses:
         return queued.response
 
     async def get(self, key: str) -> StoredResponse | None:
-        """Return a response; one with an expired lease has failed."""
+        """Return a response; one with an expired lease has failed, unless it has a run."""
         stored = await self._store.get(key)
         if stored is None or stored.lease is None or stored.lease > time.time():
             return stored
-        await self._store.settle(failed(stored, "server_error", _STOPPED))
+        await self._settle_left(stored)
         return await self._store.get(key)
+
+    async def _settle_left(self, stored: StoredResponse) -> None:
+        """Store the end of a response that no server makes, unless its run goes on."""
+        end = await self._runs.end_of(stored.response) if self._runs is not None else None
+        if end is None:
+            await self._store.settle(failed(stored, "server_error", _STOPPED))
+        elif end:
+            await self._store.settle(replace(stored, response={**stored.response, **end}, lease=None))
+        else:
+            await self._store.settle(replace(stored, lease=time.time()))  # any server may look for its end
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
         """Cancel a response, whichever server makes it, and return its final state."""
         await self._store.settle(_ended(stored, "cancelled"))
-        self._stop(stored.key)
+        await self._stop(stored)
         return await self._store.get(stored.key)
 
-    async def delete(self, key: str) -> bool:
+    async def delete(self, stored: StoredResponse) -> None:
         """Delete a response, and stop making it."""
-        deleted = await self._store.delete(key)
-        self._stop(key)
-        return deleted
+        await self._store.delete(stored.key)
+        await self._stop(stored)
 
     async def close(self) -> None:
         """Stop all responses, which are stored as failed, and close the store."""
@@ -213,18 +233,24 @@ class BackgroundResponses:
             await asyncio.wait(tasks, timeout=_CLOSING)
         await self._store.close()
 
-    def _stop(self, key: str) -> None:
-        if (task := self._tasks.get(key)) is not None:
+    async def _stop(self, stored: StoredResponse) -> None:
+        """Stop making a response, whichever process does."""
+        if (task := self._tasks.get(stored.key)) is not None:
             task.cancel()
+        if self._runs is not None and stored.lease is not None:
+            if task is not None:
+                await asyncio.wait((task,))  # it may be adding the run
+            await self._runs.cancel(stored.response)
 
     async def _make(self, queued: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
         """Make one response and store its end, unless it was cancelled or deleted meanwhile."""
         try:
-            if not await self._store.settle(replace(queued, response={**queued.response, "status": "in_progress"})):
+            begun = replace(queued, response={**queued.response, "status": "in_progress"})
+            if not await self._store.settle(begun):
                 return
             done = await make()
         except asyncio.CancelledError:
-            await self._store.settle(failed(queued, "server_error", _STOPPED))
+            await self._settle_left(begun)
             raise
         except PatchbayError as error:
             message = self._redact(str(error))
@@ -247,7 +273,8 @@ class BackgroundResponses:
                 _logger.exception("The responses in the background could not be renewed")
                 continue
             for key in set(ours) - still:
-                self._stop(key)
+                if (task := self._tasks.get(key)) is not None:
+                    task.cancel()
 
 
 def failed(stored: StoredResponse, code: str, message: str) -> StoredResponse:

@@ -271,7 +271,12 @@ class DurableRuns:
             with SetWorkflowID(run_id), SetEnqueueOptions(queue_partition_key=json.dumps([user, session])):
                 DBOS.enqueue_workflow(_queue(agent), self._workflow, text)
 
-        await run_in_thread(add)
+        adding = asyncio.ensure_future(run_in_thread(add))
+        try:
+            await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            await asyncio.wait((adding,))  # then it can be found, and cancelled
+            raise
         found = await self._find(run_id)
         if found is None or _request_of(found) != request:
             raise RunExistsError(run_id)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from patchbay.agents import BaseAgent, InMemorySessionService, RunConfig, Runner
 from patchbay.agents.content import Content, Event, Part, new_id
-from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError
+from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError, RunNotFoundError
+from patchbay.frontends.responses_answer import ResponsesEncoder, completed_fields
 from patchbay.models.attempt import ATTEMPT_LOG, Attempt, counts_of
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
 from patchbay.models.encoder import NULL
@@ -22,6 +23,7 @@ from patchbay.types import Message, Reply
 
 if TYPE_CHECKING:
     from patchbay.agents import BaseSessionService, Session
+    from patchbay.agents.durable import DurableRuns
     from patchbay.hooks import HookScope
     from patchbay.loop import FinalEvent
     from patchbay.server.chat.model import TurnModel
@@ -55,10 +57,18 @@ class _SessionRunner(Runner):
 class ServedAgents:
     """The agents of a server, by name. Sessions that clients name are stored in ``sessions``, others last for a request.
 
-    The runs call the hooks of ``governance``. Raises ConfigurationError for two agents of one name.
+    The runs call the hooks of ``governance``. Responses in the background are runs of ``durable``, which has the sessions then.
+    Raises ConfigurationError for two agents of one name.
     """
 
-    def __init__(self, agents: Iterable[BaseAgent], governance: Governance, sessions: BaseSessionService | None) -> None:
+    def __init__(
+        self,
+        agents: Iterable[BaseAgent],
+        governance: Governance,
+        sessions: BaseSessionService | None,
+        durable: DurableRuns | None = None,
+    ) -> None:
+        self.durable = durable
         self._sessions = sessions if sessions is not None else InMemorySessionService()
         self._governance = governance
         self._created = int(time.time())
@@ -76,11 +86,35 @@ class ServedAgents:
         """The agents as entries of a list of models."""
         return [{"id": name, "object": "model", "created": self._created, "owned_by": OWNER} for name in self._agents]
 
-    def model(self, name: str, session: str, turn_id: str = "") -> AgentModel:
-        """Return the agent ``name`` as a model, with the history of ``session``, "" for none, and the id of its only turn."""
-        service = self._sessions if session else InMemorySessionService()
+    def model(self, name: str, session: str, turn_id: str = "", run_id: str = "") -> AgentModel:
+        """Return the agent ``name`` as a model, with the history of ``session``, "" for none, and the id of its only turn.
+
+        ``run_id`` is that of a durable run, which is its only turn.
+        """
+        durable = self.durable if run_id else None
+        service = self._sessions if session or durable is not None else InMemorySessionService()
         agent, hooks, media = self._agents[name], self._governance.hooks, self._governance.media
-        return AgentModel(_SessionRunner(agent, agent.name, service, hooks=hooks, media=media), session, turn_id)
+        runner = _SessionRunner(agent, agent.name, service, hooks=hooks, media=media)
+        runner.durable = durable
+        return AgentModel(runner, session, turn_id, run_id if durable is not None else "")
+
+    async def end_of(self, response: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the fields with which a response in the background has ended; see ResponseRuns."""
+        if self.durable is None or response["model"] not in self:
+            return None
+        try:
+            run = await self.durable.get(response["id"])
+        except RunNotFoundError:
+            return None
+        if run.status == "completed":
+            return completed_fields(run.text or "", run.usage)
+        return {"status": run.status, "error": run.error} if run.is_over else {}
+
+    async def cancel(self, response: Mapping[str, Any]) -> None:
+        """Cancel the run of a response, if it has one."""
+        if self.durable is not None and response["model"] in self:
+            with suppress(RunNotFoundError):
+                await self.durable.cancel(response["id"])
 
     async def aclose(self) -> None:
         """Close the connections of the agents' models, and the sessions."""
@@ -101,7 +135,7 @@ class AgentModel:
     logprobs = NULL
     tools = 0
 
-    def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "") -> None:
+    def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "", run_id: str = "") -> None:
         self.last = Answer()
         self.headers: Headers = []
         self.usages: list[Mapping[str, Any]] = []
@@ -109,6 +143,7 @@ class AgentModel:
         self.turn_id = turn_id
         self._runner = runner
         self._session = session
+        self._run_id = run_id
         self.name = runner.agent.name
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -116,11 +151,12 @@ class AgentModel:
         self.calls.clear()
         self._runner.turn_id = self.turn_id or new_id()
         earlier, message = self._split(request.messages)
-        service, session = self._runner.session_service, self._session or f"request-{new_id()}"
+        service, session = self._runner.session_service, self._session or self._run_id or f"request-{new_id()}"
         async with service.lock(self.name, _USER, session):
             if await service.get_session(self.name, _USER, session) is None:
                 await self._begin(session, earlier)
-        run = self._runner.run(_USER, session, message, RunConfig(streaming=request.stream))
+        config = RunConfig(streaming=request.stream)
+        run = self._runner.run(_USER, session, message, config, run_id=self._run_id or None)
         text, thoughts = TurnText(), TurnText()
         partial: set[tuple[str, str | None]] = set()
         answer: list[str] = []
@@ -155,7 +191,7 @@ class AgentModel:
         finally:
             if run.context is not None:
                 self.tools = run.context.shared.tools
-            if not self._session:
+            if not (self._session or self._run_id):
                 await service.delete_session(self.name, _USER, session)
         if (counts := run.usage.counts()) is not None:
             self.usages.append(counts)
@@ -225,7 +261,9 @@ class AgentTurn(ToolChatTurn):
     def _make_model(self, request: ProxyRequest) -> AgentModel:
         request.watch.wait_elsewhere()
         self.has_run = True
-        model = self._agent_model = self.agents.model(self.name, self.session, request.id)
+        response = self.encoder.response if isinstance(self.encoder, ResponsesEncoder) else {}
+        run_id = response["id"] if response.get("background") is True else ""
+        model = self._agent_model = self.agents.model(self.name, self.session, request.id, run_id)
         return model
 
     def _head(self, _model: TurnModel) -> AnswerHead:

@@ -34,6 +34,7 @@ from patchbay.types import read_specs
 
 if TYPE_CHECKING:
     from patchbay.server.chat.agents import ServedAgents
+    from patchbay.server.stored_responses import ResponseRuns
 
 ROLE_HEADER: Final = "X-Patchbay-Role"
 SESSION_HEADER: Final = "X-Patchbay-Session"
@@ -127,6 +128,11 @@ class ToolChat:
     def make_exchange(self) -> Callable[..., Exchange[bytes]]:
         """Makes the exchange of a completion without the registry's tools."""
         return self._backend.make_exchange
+
+    @property
+    def response_runs(self) -> ResponseRuns | None:
+        """The durable runs of agents that make responses in the background."""
+        return self._agents if self._agents is not None and self._agents.durable is not None else None
 
     @property
     def has_model_hooks(self) -> bool:
