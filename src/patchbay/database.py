@@ -151,6 +151,7 @@ class Database:
         self.tables = tables
         self._guard = threading.Lock()
         self._open: _Open | None = None
+        _databases.add(self)
 
     @property
     def is_postgres(self) -> bool:
@@ -316,18 +317,17 @@ class Database:
             )
 
     def _cannot_be_opened(self, error: DatabaseError) -> ConfigurationError:
-        return ConfigurationError(f"The database {self.display_url} cannot be opened: {self._why(error)}")
-
-    def _why(self, error: DatabaseError) -> str:
-        """Return why it cannot be opened, and the way out."""
-        problem = " ".join(str(error.orig).split())
+        """Return the error that says why it cannot be opened, and the way out."""
+        problem = reason_of(error)
         if not problem.endswith((".", "?", "!")):
             problem += "."
         if self.is_postgres:
-            return f"{problem} See that the server runs, and that it has this database for this user."
-        if self.file is not None and not self.file.parent.exists():
-            return f"there is no folder {self.file.parent}. Make it, or use a file in another one."
-        return f"{problem} See that it is a SQLite file, or none yet, and that it can be written."
+            problem += " See that the server runs, and that it has this database for this user." if _is_away(error) else ""
+        elif self.file is not None and not self.file.parent.exists():
+            problem = f"there is no folder {self.file.parent}. Make it, or use a file in another one."
+        else:
+            problem += " See that it is a SQLite file, or none yet, and that it can be written."
+        return ConfigurationError(f"The database {self.display_url} cannot be opened: {problem}")
 
     def _opened(self) -> _Open:
         """Return the open engine, opening it if necessary. The caller holds the guard."""
@@ -372,8 +372,6 @@ class Database:
         return opened
 
     def _new_sqlite(self) -> _Open:
-        if self.file is not None:
-            _files.add(self)
         return _Open(self._sqlite_engine(), ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
 
     def _sqlite_engine(self) -> Engine:
@@ -396,7 +394,7 @@ class Database:
 _servers: weakref.WeakValueDictionary[URL, _Open] = weakref.WeakValueDictionary()
 _sharing = threading.Lock()
 
-_files: weakref.WeakSet[Database] = weakref.WeakSet()
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _closed_for_fork: list[Database] = []
 
 
@@ -405,9 +403,10 @@ def _before_fork() -> None:
 
     (SQLite tracks the process's locks in memory. The child has a copy of that state, and none of the locks.)
     """
-    for database in list(_files):
-        _closed_for_fork.append(database)
-        database.close_for_fork()
+    for database in list(_databases):
+        if database.file is not None:
+            _closed_for_fork.append(database)
+            database.close_for_fork()
 
 
 def _after_fork() -> None:
@@ -419,12 +418,48 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
+def prepare_databases() -> None:
+    """Make and check the tables of all databases of this process, but of those in memory.
+
+    A PostgreSQL server that is away is left to the first use. Raises ConfigurationError.
+    """
+    away: set[URL] = set()
+    for database in sorted(_databases, key=lambda each: each.tables.name):
+        if database.url not in away and (database.is_postgres or database.file):
+            try:
+                database.read_from_thread(lambda _connection: None)
+            except ConfigurationError as error:
+                if not database.is_postgres or not _is_away(error.__cause__):
+                    raise
+                away.add(database.url)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a database failed, on one line without statement and link; for a missing right with the way out."""
+    cause = getattr(error, "orig", None) or error
+    text = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+    reason = " ".join(text.partition("(Background on this error at")[0].split())
+    return f"{reason}. {_MISSING_RIGHT}" if getattr(cause, "sqlstate", None) == "42501" else reason
+
+
+_MISSING_RIGHT = (
+    "Run patchbay db upgrade with a user that may make tables, and grant this one SELECT, INSERT, UPDATE and DELETE on them."
+)
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """Whether a PostgreSQL server could not be connected to: what it answers itself has a state."""
+    return getattr(getattr(error, "orig", None), "sqlstate", "") is None
+
+
 def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
     """Return the URL with our driver, and the given one without a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     text = os.fspath(url)
+    if not text:
+        raise ConfigurationError("A database's URL is empty: give sqlite:///FILE or postgresql://HOST/NAME.")
     if "://" not in text:
         text = f"sqlite:///{text}"
     try:
@@ -436,6 +471,7 @@ def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
     if driver is None:
         raise ConfigurationError(f"A database is sqlite:///FILE or postgresql://HOST/NAME, not {parsed.drivername}://.")
     shown = parsed.update_query_dict({"password": "hidden"}) if "password" in parsed.query else parsed
+    shown = shown.set(drivername=parsed.drivername.partition("+")[0])
     parsed = parsed.set(drivername=driver)
     parsed = parsed.set(database=None) if parsed.database == ":memory:" else parsed
     return parsed, os.fspath(url) if "://" not in os.fspath(url) else shown.render_as_string(hide_password=True)

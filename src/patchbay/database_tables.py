@@ -48,6 +48,10 @@ class Tables:
         for column in self._missing_columns(connection):
             added = CreateColumn(column).compile(dialect=connection.dialect)
             connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {added}"))
+        names = ", ".join(table.name for table in self.metadata.sorted_tables)
+        if names and connection.dialect.name == "postgresql":
+            # It is refused to a user who may not write to them: now, and not in the middle of the first request.
+            connection.execute(sa.text(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE"))
         there = self._version(connection)
         if there is None:
             connection.execute(_versions.insert().values(name=self.name, version=self.version))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from agents.databases import execute
+from patchbay.server.chat.hidden_turn_database import DatabaseHiddenTurns
 from patchbay.server.chat.hidden_turns import HiddenTurnStore
 from patchbay.tools.result_store import MemoryResultStore
 from patchbay.types import ToolCall
@@ -83,6 +85,24 @@ def test_unused_hidden_turns_expire() -> None:
     now = 30.0
     assert not is_found(turns, first)
     assert 0 == len(turns)
+
+
+def test_any_number_of_ids_is_looked_up_in_the_database_and_only_a_turn_that_is_due_is_written(url: str) -> None:
+    made = [DatabaseHiddenTurns(url, most=3, most_bytes=100_000, seconds=1000.0) for _ in range(3)]
+    message = stored_turn(made[0])
+    body = "".join(f"call_{number:028x}0000" for number in range(70_000)) + message["tool_calls"][0]["id"]
+
+    def extended_by(store: DatabaseHiddenTurns) -> float:
+        before = execute(url, "SELECT expires FROM patchbay_hidden_turns")
+        asyncio.run(store.load(body.encode()))
+        assert is_found(store, message)
+        return float(execute(url, "SELECT expires FROM patchbay_hidden_turns") - before)
+
+    assert 0.0 == extended_by(made[1])
+    execute(url, "UPDATE patchbay_hidden_turns SET expires = expires - 600")
+    assert extended_by(made[2]) > 500.0
+    for each in made:
+        asyncio.run(each.close())
 
 
 def test_hidden_turn_is_matched_only_by_a_message_of_its_calls() -> None:

@@ -18,7 +18,7 @@ from .children import ROOT, clean_environment, workers
 
 
 @contextmanager
-def server(url: str, environment: dict[str, str], folder: Any):
+def server(url: str, environment: dict[str, str], store: str):
     command = [
         sys.executable,
         "-m",
@@ -27,7 +27,7 @@ def server(url: str, environment: dict[str, str], folder: Any):
         "--port",
         "0",
         "--store",
-        str(folder / "tools.db"),
+        store,
         "--mcp-config",
         "none",
     ]
@@ -55,7 +55,7 @@ def ask(url: str, body: Any = None) -> tuple[int, Any]:
 
 def test_runs_over_http(tmp_path):
     url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(tmp_path / "log"), PAUSE="0.3", GONE="1.5")
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, f"{tmp_path}/tools.db") as base:
         body = {"message": "pay", "id": "a", "session": "s"}
         status, run = ask(f"{base}/clerk/runs", body)
         assert (202, "a", "s") == (status, run["id"], run["session"])
@@ -76,7 +76,7 @@ def test_runs_over_http(tmp_path):
         for run_id in sorted(slow, key=lambda run_id: ask(f"{base}/clerk/runs/{run_id}")[1]["status"]):  # the waiting one first
             assert "cancelled" == ask(f"{base}/clerk/runs/{run_id}/cancel", {})[1]["status"]
     # A worker that is stopped ends the step under way, and gives the run back.
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, f"{tmp_path}/tools.db") as base:
         with workers(url, environment, 1) as (worker,):
             worker.wait_for("database")
             for number in range(6):

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from unittest import mock
 
+from patchbay import database
 from patchbay.cli import main
 
 _SETTINGS = ("PATCHBAY_", "UPSTREAM_", "PROXY_", "NEKO_", "MAIN_SERVER_", "PORT", "HOST")
@@ -33,6 +35,7 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
         _log_settings_kept(),
+        mock.patch.object(database, "_databases", weakref.WeakSet()),  # as in a process of its own
     ):
         try:
             main(arguments)

@@ -17,6 +17,7 @@ from patchbay.server.settings import ToolsSettings
 from patchbay.tools import Tool
 from patchbay.tools.registry import Registration
 from ports import kept_port
+from registry.registering import registry_of, remote
 from tools_server.rig import BOUND, calling_back, json_response, no_response, raw_response, serving
 
 
@@ -199,6 +200,23 @@ def test_dead_origins_are_probed_in_turn_and_hidden_once(monkeypatch: Any) -> No
         return urls[0] in probed
 
     assert asyncio.run(back()), "who registers again is looked after at once"
+
+
+def test_an_instance_that_is_gone_for_a_day_is_removed_if_another_one_can_be_reached(monkeypatch: Any) -> None:
+    monkeypatch.setattr(callbacks, "GONE_SECONDS", 0.0)
+    health = CallbackHealth(ToolsSettings(lease=60.0))
+    gone = f"http://127.0.0.1:{kept_port()}/"
+    with calling_back(json_response("done")) as there:
+        health.registry = registry = registry_of(
+            remote("a", instance="gone", callback_url=gone),
+            remote("a", instance="elsewhere", callback_url=gone, machine="another"),
+            remote("a", instance="here", callback_url=there.url),
+            remote("b", instance="gone", callback_url=gone),
+            remote("c", callback_url=gone),
+        )
+        asyncio.run(health.check())
+    left = [(each.name, each.instance) for each in registry.registrations()]
+    assert [("a", "elsewhere"), ("a", "here"), ("b", "gone"), ("c", "")] == left
 
 
 class Session:

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from patchbay._backoff import Backoff
 from patchbay.audit.entries import AuditDecision, AuditEntry, AuditPage, AuditQuery
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.database_tables import Tables
 from patchbay.errors import ConfigurationError
 from patchbay.hooks import CallRecord
@@ -350,7 +350,7 @@ def _resolve(waiters: Sequence[tuple[int, Future[None]]], error: Exception | Non
 
 def _without_statement(error: Exception) -> Exception:
     """Return a database error without the statement and its values."""
-    return RuntimeError(f"{error.orig}") if isinstance(error, SQLAlchemyError) and hasattr(error, "orig") else error
+    return RuntimeError(reason_of(error)) if isinstance(error, SQLAlchemyError) else error
 
 
 def _row(record: CallRecord) -> dict[str, Any]:

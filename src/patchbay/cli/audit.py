@@ -136,6 +136,7 @@ def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
 
     from patchbay.audit import AuditLog
     from patchbay.cli.http import ServerUnavailableError
+    from patchbay.database import reason_of
 
     log = AuditLog(url)
     if log.is_in_memory:
@@ -153,7 +154,7 @@ def query_store(url: str) -> Callable[[AuditQuery], AuditPage]:
         try:
             return asyncio.run(query_and_close(query))
         except SQLAlchemyError as error:
-            raise ServerUnavailableError(f"Cannot read the audit log: {getattr(error, 'orig', None) or error}") from None
+            raise ServerUnavailableError(f"Cannot read the audit log: {reason_of(error)}") from None
 
     return fetch
 

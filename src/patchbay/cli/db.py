@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import asdict
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from patchbay.cli.options import CONTEXT, Json, store_option
 from patchbay.cli.terminal import print_json
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def check(store: Store, as_json: Json = False) -> None:
 
 @db.command(context_settings=CONTEXT)
 def upgrade(store: Store, as_json: Json = False) -> None:
-    """Make the tables and columns that are missing, while servers run.
+    """Make the tables and columns that are missing, while servers run; those of DBOS too, where it is installed.
 
     Exit status: 0 all tables are there, 1 some are of a newer version, 2 usage error or no database.
 
@@ -74,7 +76,7 @@ def upgrade(store: Store, as_json: Json = False) -> None:
 
 
 async def _states(store: str, *, upgrade: bool = False) -> list[tuple[Tables, TablesState]]:
-    found = []
+    found: list[tuple[Tables, TablesState]] = []
     for name in _MODULES:
         database = Database(store, import_module(name).TABLES)
         if not upgrade and database.file is not None and not database.file.exists():
@@ -83,7 +85,35 @@ async def _states(store: str, *, upgrade: bool = False) -> list[tuple[Tables, Ta
             await database.read(lambda _connection: None)
         found.append((database.tables, await database.state()))
         await database.close()
+    if find_spec("dbos") is not None:
+        try:
+            found.append(_dbos_state(database, upgrade=upgrade))
+        except Exception as error:
+            raise ConfigurationError(f"DBOS cannot use {database.display_url}: {reason_of(error)}") from error
     return found
+
+
+def _dbos_state(database: Database, *, upgrade: bool) -> tuple[Tables, TablesState]:
+    """Return the state of the tables of DBOS, which has one version for all of them, and goes on with a newer one."""
+    import sqlalchemy as sa
+    from dbos import DBOS
+    from dbos._migration import get_migration_versions, get_sqlite_migration_versions  # it has no public way to ask
+
+    from patchbay.database_tables import Tables, TablesState
+
+    logging.getLogger("dbos").addHandler(logging.NullHandler())  # else it writes to stderr by itself
+    engine = sa.create_engine(database.url)
+    try:
+        if upgrade:
+            DBOS.migrate(database.url.set(drivername=database.url.get_backend_name()).render_as_string(hide_password=False))
+        there, newest = (
+            get_migration_versions(engine, "dbos", use_listen_notify=True)
+            if database.is_postgres
+            else get_sqlite_migration_versions(engine)
+        )
+    finally:
+        engine.dispose()
+    return Tables("steps of durable runs", newest, sa.MetaData()), TablesState(min(there, newest) or None, ())
 
 
 def _show(found: list[tuple[Tables, TablesState]], *, as_json: bool) -> None:
@@ -109,6 +139,6 @@ def _problem(tables: Tables, state: TablesState) -> str:
         return f"the database has version {state.version}: update Patchbay"
     if state.version is None and len(state.missing) == len(tables.metadata.sorted_tables):
         return "not there yet: patchbay db upgrade, or the next start of a server"
-    if state.missing:
-        return f"{', '.join(state.missing)} missing: patchbay db upgrade, or the next start of a server"
+    if state.missing or state.version != tables.version:
+        return f"{', '.join(state.missing) or 'changes'} missing: patchbay db upgrade, or the next start of a server"
     return ""

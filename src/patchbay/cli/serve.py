@@ -336,14 +336,14 @@ def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], **options: 
     return DurableRuns(store if url == "store" else url, **options)
 
 
-def load_agent(target: str) -> BaseAgent:
-    """Return the agent of ``MODULE:NAME`` or ``FILE.py:NAME``. Raises ConfigurationError."""
+def load_agent(target: str, option: str = "--agent") -> BaseAgent:
+    """Return the agent of ``MODULE:NAME`` or ``FILE.py:NAME``, as ``option`` has it. Raises ConfigurationError."""
     from patchbay.agents import BaseAgent
     from patchbay.cli.mcp_serve import load_object
 
-    _, found = load_object(target, "--agent")
+    _, found = load_object(target, option)
     if not isinstance(found, BaseAgent):
-        raise ConfigurationError(f"--agent {target}: that is no agent of patchbay.agents: name one, as in forecaster.py:agent.")
+        raise ConfigurationError(f"{option} {target}: that is no agent of patchbay.agents: name one, as in forecaster.py:agent.")
     return found
 
 

@@ -93,11 +93,13 @@ def worker(
     from patchbay.agents.durable import DurableRuns
     from patchbay.cli.serve import load_agent
     from patchbay.cli.serving import make_governance
+    from patchbay.database import prepare_databases
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    loaded = [load_agent(target) for target in agents]
+    loaded = [load_agent(target, "MODULE:AGENT") for target in agents]
     runs = DurableRuns(database, concurrency=concurrency, per_minute=rate, drain_timeout=drain, keep_days=run_days)
     governance = make_governance(config, audit, audit_days, store=database)
+    prepare_databases()
     asyncio.run(_work(runs, loaded, governance, as_json=as_json))
 
 

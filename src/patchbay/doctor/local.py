@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from patchbay._text import plural
 from patchbay.approvals.policy import parse_policy
 from patchbay.constraints.schemas import compile_schema
+from patchbay.database import reason_of
 from patchbay.doctor.findings import Finding
 from patchbay.errors import ConfigurationError
 from patchbay.hooks.config import HooksConfig, read_server_config
@@ -242,8 +243,9 @@ async def _check_store(url: str) -> Finding:
         finally:
             await store.database.close()
     except (ConfigurationError, sa.exc.SQLAlchemyError) as error:
-        seen = str(getattr(error, "orig", None) or error)
-        return Finding("store", "problem", f"The store cannot be used: {seen}", "Correct --store, its rights, or its server.")
+        return Finding(
+            "store", "problem", f"The store cannot be used: {reason_of(error)}", "Correct --store, its rights, or its server."
+        )
     return Finding("store", "ok", f"{store.database.display_url} can be written to, and has {plural(rows, 'registration')}.")
 
 

@@ -29,6 +29,7 @@ from patchbay.approvals.permissions import make_permission, steps_of
 from patchbay.approvals.service import MAX_BY, MAX_REASON
 from patchbay.audit import AuditEntry, AuditLog, AuditQuery
 from patchbay.audit.entries import MAX_PAGE
+from patchbay.database import reason_of
 from patchbay.errors import (
     ApprovalConflictError,
     ApprovalNotFoundError,
@@ -468,8 +469,7 @@ def make_audit_router(log: AuditLog, *, needs_token: bool) -> APIRouter:
         try:
             page = await log.query(query)
         except (ConfigurationError, SQLAlchemyError) as error:  # not the client's mistake
-            why = getattr(error, "orig", None) or error
-            raise _AuditUnavailableError(f"The audit cannot be read now: {why}") from error
+            raise _AuditUnavailableError(f"The audit cannot be read now: {reason_of(error)}") from error
         # In a thread: a page of long entries is many megabytes.
         return await run_in_thread(
             lambda: _json_response({"ok": True, "entries": [each.as_json() for each in page.entries], "cursor": page.cursor})

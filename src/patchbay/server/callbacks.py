@@ -2,6 +2,7 @@
 
     a connection fails      its tools are hidden; at the third in a row those of ``plugin:*`` are dropped
     a connection succeeds   they are shown
+    none for a day          instances are removed of which another one can be reached
 
 A tool whose process is gone stays registered and keeps its name, but models do not see it. Only some of the dead origins are
 checked at a time.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -105,6 +107,9 @@ MAX_CONCURRENT_CHECKS: Final = 32
 MAX_DEAD_CHECKED: Final = 100
 """Maximum dead origins per check."""
 
+GONE_SECONDS: Final = 24 * 3600.0
+"""Seconds without a connection after which an instance is removed, if another one of its tool can be reached."""
+
 HIDDEN_SECONDS: Final = 30.0
 """Seconds for which tools are hidden where callbacks are not checked."""
 
@@ -135,11 +140,13 @@ class CallbackHealth:
         self._connect_timeout = settings.connect_timeout
         self._is_watched = settings.lease > 0
         self._failures: dict[CallbackEndpoint, int] = {}  # the one that has failed longest ago first
+        self._failing_since: dict[CallbackEndpoint, float] = {}
 
     def failed(self, endpoint: CallbackEndpoint) -> None:
         """Count a failed connection: refused, or not made in time."""
         count = self._failures.pop(endpoint, 0) + 1
         self._failures[endpoint] = count
+        self._failing_since.setdefault(endpoint, time.monotonic())
         if count >= self._max_failures and endpoint.source.startswith(PLUGIN_PREFIX) and not self.is_shared:
             del self._failures[endpoint]
             change = self.registry.clear(endpoint.source, origin=endpoint.origin, inside=True)
@@ -156,6 +163,7 @@ class CallbackHealth:
 
     def succeeded(self, endpoint: CallbackEndpoint) -> None:
         """Reset the count, and show hidden tools."""
+        self._failing_since.pop(endpoint, None)
         if self._failures.pop(endpoint, None) is not None:
             change = self.registry.show(endpoint.source, origin=endpoint.origin)
             self._report(change, "Callback %s reachable again; showing tools of %s", endpoint)
@@ -168,6 +176,7 @@ class CallbackHealth:
         """Reset the count for a new registration; hidden tools stay hidden until a connection succeeds."""
         if endpoint in self._failures:
             self._failures[endpoint] = 0
+            self._failing_since.pop(endpoint, None)
 
     def endpoints(self) -> dict[CallbackEndpoint, str]:
         """Return the endpoints of all callbacks that can be reached from this machine, each with one of its URLs."""
@@ -203,6 +212,29 @@ class CallbackHealth:
                 await asyncio.sleep(0)  # thousands may die together: other tasks run meanwhile
         for endpoint in [each for each in self._failures if each not in still]:
             del self._failures[endpoint]
+        self._failing_since = {each: since for each, since in self._failing_since.items() if each in still}
+        self._remove_gone()
+
+    def _remove_gone(self) -> None:
+        """Remove instances that have not been reachable for GONE_SECONDS, of tools with another one that is.
+
+        Where another server does reach it, its host registers it again.
+        """
+        until = time.monotonic() - GONE_SECONDS
+        if not (gone := {each for each, since in self._failing_since.items() if since <= until}):
+            return
+        replicas = [
+            (CallbackEndpoint(each.source, each.origin or ""), each)
+            for each in self.registry.registrations()
+            if each.instance and each.machine in ("", self.registry.machine)
+        ]
+        living = {(each.role, each.name) for endpoint, each in replicas if endpoint not in self._failing_since}
+        for endpoint, each in replicas:
+            if endpoint in gone and (each.role, each.name) in living:
+                change = self.registry.unregister(
+                    each.name, each.role, expected_source=each.source, instance=each.instance, inside=True
+                )
+                self._report(change, "Callback %s unreachable for a day; removing instances of %s", endpoint)
 
     async def check_forever(self, interval: float) -> None:
         """Check every ``interval`` seconds, forever."""

@@ -18,7 +18,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from patchbay._backoff import Backoff
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.registrations import CHANNEL, RegistrationStore
 from patchbay.server.errors import RegistrationConflictError
@@ -201,9 +201,9 @@ class RegistrationWriter:
         except (PatchbayError, OSError) as error:
             return self._failed(type(error).__name__, str(error)), frozenset()
         except sa.exc.DBAPIError as error:
-            reason = " ".join(str(error.orig).split())[:300]
             display_url = self._store.database.display_url
-            return self._failed(type(error).__name__, f"the store {display_url} cannot be used: {reason}"), frozenset()
+            problem = f"the store {display_url} cannot be used: {reason_of(error)[:300]}"
+            return self._failed(type(error).__name__, problem), frozenset()
         except Exception as error:
             if self.problem is None:
                 _logger.exception("Changes of the tools could not be stored")

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from patchbay._redaction import Redactor
+from patchbay.database import reason_of
 from patchbay.errors import ConfigurationError, UnknownRoleError
 from patchbay.schema.arguments import finite_float, refuse_constant
 from patchbay.server.errors import RegistrationConflictError
@@ -100,7 +101,7 @@ async def _respond_to(request: Request, error: Exception) -> Response:
         response = _respond_to_http(request, error)
     else:
         assert isinstance(error, DBAPIError)
-        why = f"The database cannot be used now: {_redact(' '.join(str(error.orig).split()))[:_MAX_CHARS]}"
+        why = f"The database cannot be used now: {_redact(reason_of(error))[:_MAX_CHARS]}"
         response = json_response(
             {"ok": False, "detail": why, "error_code": "database_unavailable"}, 503, headers={"retry-after": "5"}
         )

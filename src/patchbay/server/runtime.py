@@ -33,6 +33,7 @@ from patchbay._backoff import Backoff
 from patchbay._ratelimit import LogRateLimiter
 from patchbay._redaction import Redactor
 from patchbay._text import plural
+from patchbay.database import prepare_databases
 from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.server.http import ResponseWriter
 from patchbay.server.request_log import CURRENT_REQUEST, AsgiApp, log_requests
@@ -505,6 +506,8 @@ def serve(
     # Python's handlers end before the process: a late signal would become its exit status.
     for number in (signal.SIGTERM, signal.SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
+    if options.workers == 1:  # else each opens its own
+        prepare_databases()
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)

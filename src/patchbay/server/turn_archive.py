@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from patchbay._backoff import Backoff
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.database_tables import Tables
 from patchbay.server.turn_views import Json, TurnQuery, detail_of, encoded_for, summary_of, without_content
 from patchbay.server.turns import MAX_TURN_BYTES, Turn
@@ -207,7 +207,7 @@ class TurnArchive:
 
 def _why(error: sa.exc.SQLAlchemyError) -> str:
     """Return the database's own message, without the statement."""
-    return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}"
+    return f"{type(error).__name__}: {reason_of(error)}"
 
 
 def _decoded(detail: bytes) -> Json:

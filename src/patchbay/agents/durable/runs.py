@@ -24,7 +24,7 @@ from patchbay.agents.durable.watcher import WORKFLOW, Watcher
 from patchbay.agents.run_config import RunConfig
 from patchbay.agents.sessions.base import check_names
 from patchbay.agents.sessions.database import DatabaseSessionService
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.errors import ConfigurationError, InvalidRequestError, RunExistsError, RunNotFoundError
 from patchbay.tools.threads import run_in_thread
 
@@ -162,7 +162,7 @@ class DurableRuns:
                 await run_in_thread(self._register_queues)
             except Exception as error:
                 await self.aclose()
-                raise ConfigurationError(f"Durable runs cannot use {self.display_url}: {error}") from error
+                raise ConfigurationError(f"Durable runs cannot use {self.display_url}: {reason_of(error)}") from error
 
     def _launch(self, dbos: Any) -> None:
         log = logging.getLogger("dbos")

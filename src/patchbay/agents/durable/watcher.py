@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from patchbay.agents.durable.servers import BEAT, Servers
 from patchbay.agents.durable.steps import RunSteps
+from patchbay.database import reason_of
 
 WORKFLOW: Final = "patchbay.run"
 """The name of DBOS's workflow."""
@@ -81,7 +82,7 @@ class Watcher:
                         next_prune = now
             except Exception as error:  # noqa: BLE001  (the database is away: the next time)
                 if not problem:
-                    problem = " ".join(str(getattr(error, "orig", None) or error).split())
+                    problem = reason_of(error)
                     _logger.warning("The durable runs cannot be watched, which is tried again: %s", problem)
             self._stopped.wait(_WATCH)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.database_tables import Tables
 from patchbay.errors import ConfigurationError
 from patchbay.models.wire import decode, encode
@@ -22,6 +23,7 @@ from patchbay.tools.result_store import MemoryResultStore
 _DELETE_INTERVAL: Final = 600.0
 _DELETE_LIMIT: Final = 1000  # other writers wait for this transaction
 
+_MOST_IDS: Final = 10_000
 _QUOTED: Final = re.compile(rb"call_([0-9a-f]{28})[0-9a-f]{4}")
 """An id of a call that was handed out for a hidden turn, anywhere in a request."""
 
@@ -63,28 +65,28 @@ class DatabaseHiddenTurns(HiddenTurnStore):
                 missing.append(turn_id)
             elif turn.stored_until < now + self._seconds / 2:
                 due.append(turn)
-        if not (missing or due):
-            return
         until = now + self._seconds
-        ids = [*missing, *(turn.id for turn in due)]
 
-        def work(connection: Connection) -> list[HiddenTurn]:
-            in_force = _table.c.expires > now
-            connection.execute(_table.update().where(_table.c.id.in_(ids), in_force).values(expires=until))
-            return [
-                _turn(row, now, until) for row in connection.execute(sa.select(_table).where(_table.c.id.in_(missing), in_force))
-            ]
+        def read(connection: Connection) -> list[HiddenTurn]:
+            rows = sa.select(_table).where(_table.c.expires > now)
+            return [_turn(row, now) for ids in _parts(missing) for row in connection.execute(rows.where(_table.c.id.in_(ids)))]
+
+        def extend(connection: Connection) -> None:
+            for ids in _parts([turn.id for turn in due]):
+                connection.execute(_table.update().where(_table.c.id.in_(ids), _table.c.expires > now).values(expires=until))
 
         try:
-            found = await self._database.write(work)
+            found = await self._database.read(read) if missing else []
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
-            if missing:
-                raise StoreUnavailableError("the earlier part of this conversation") from error
-            return
-        for turn in due:
-            turn.stored_until = until
+            raise StoreUnavailableError("the earlier part of this conversation") from error
         for turn in found:
             await super()._put(turn)
+        due += [turn for turn in found if turn.stored_until < now + self._seconds / 2]
+        if due:
+            with suppress(sa.exc.SQLAlchemyError, ConfigurationError):  # the next request tries again
+                await self._database.write(extend)
+                for turn in due:
+                    turn.stored_until = until
 
     @override
     async def close(self) -> None:
@@ -116,12 +118,14 @@ class DatabaseHiddenTurns(HiddenTurnStore):
             await self._database.write(work)
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
             turn.stored_until = 0.0
-            _logger.warning(
-                "A turn is kept in memory only, since it could not be stored: %s",
-                " ".join(str(error.orig if isinstance(error, sa.exc.DBAPIError) else error).split()),
-            )
+            _logger.warning("A turn is kept in memory only, since it could not be stored: %s", reason_of(error))
 
 
-def _turn(row: Any, now: float, until: float) -> HiddenTurn:
+def _parts(ids: list[str]) -> list[list[str]]:
+    """Divide ids, since a statement has no more than 65,535 parameters in PostgreSQL, and 32,766 in SQLite."""
+    return [ids[start : start + _MOST_IDS] for start in range(0, len(ids), _MOST_IDS)]
+
+
+def _turn(row: Any, now: float) -> HiddenTurn:
     results = MemoryResultStore.of(decode(row.results), max_chars=RESULT_CHARS)
-    return HiddenTurn(row.id, row.body, frozenset(call_ids(row.id, row.calls)), results, now, until)
+    return HiddenTurn(row.id, row.body, frozenset(call_ids(row.id, row.calls)), results, now, row.expires)

@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from patchbay.database import Database
+from patchbay.database import Database, reason_of
 from patchbay.database_tables import Tables
 from patchbay.errors import ConfigurationError
 from patchbay.models.wire import decode, encode
@@ -71,7 +71,7 @@ class SessionHistories:
         try:
             await self._database.write(work)
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
-            _logger.warning("The history of the session %r could not be stored: %s", key, " ".join(str(error).split()))
+            _logger.warning("The history of the session %r could not be stored: %s", key, reason_of(error))
 
     async def close(self) -> None:
         """Close the database."""
