@@ -94,7 +94,7 @@ def test_runs_over_http(tmp_path):
 def test_a_server_that_stops_ends_the_step_under_way_and_the_streams(tmp_path):
     log = tmp_path / "log"
     url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(log), PAUSE="2", GONE="1.5")
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, str(tmp_path / "tools.db")) as base:
         assert 422 == ask(f"{base}/clerk/runs", {"message": "pay", "id": "a/b"})[0]
         for run_id in "ab":
             ask(f"{base}/clerk/runs", {"message": "pay", "id": run_id})
@@ -106,7 +106,7 @@ def test_a_server_that_stops_ends_the_step_under_way_and_the_streams(tmp_path):
     assert 10 > time.monotonic() - began
     assert b"event: end" not in stream.read()
     assert first == log.read_text().strip()  # the other one waits
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, str(tmp_path / "tools.db")) as base:
         for run_id in "ab":
             wait_for(lambda run_id=run_id: "completed" == ask(f"{base}/clerk/runs/{run_id}")[1]["status"])
             assert "paid" == ask(f"{base}/clerk/runs/{run_id}")[1]["text"]
@@ -116,11 +116,11 @@ def test_a_server_that_stops_ends_the_step_under_way_and_the_streams(tmp_path):
 def test_a_response_in_the_background_goes_on_when_its_server_has_stopped(tmp_path):
     log = tmp_path / "log"
     url, environment = f"sqlite:///{tmp_path}/runs.db", clean_environment(LOG=str(log), PAUSE="1", GONE="1.5")
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, str(tmp_path / "tools.db")) as base:
         responses = base.replace("/api/agents", "/v1/responses")
         ids = [ask(responses, {"model": "clerk", "input": "pay", "background": True})[1]["id"] for _ in range(2)]
         wait_for(lambda: log.exists() and log.read_text())
-    with server(url, environment, tmp_path) as base:
+    with server(url, environment, str(tmp_path / "tools.db")) as base:
         responses = base.replace("/api/agents", "/v1/responses")
         for response_id in ids:
             wait_for(lambda each=response_id: "in_progress" != ask(f"{responses}/{each}")[1]["status"])
