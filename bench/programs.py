@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from bench import install
 from bench.places import UnavailableError
 
 OURS = "patchbay"
+TRACED = "patchbay --otel"
 ORIGINAL = "llm-tool-proxy"
 LITELLM = "LiteLLM"
 NGINX = "nginx"
@@ -73,6 +74,15 @@ def _patchbay(*, allowed: bool) -> Program:  # noqa: ARG001 - it is never instal
         ready_path="/health",
         parses=True,
     )
+
+
+def _traced(*, allowed: bool) -> Program:
+    plain = _patchbay(allowed=allowed)
+
+    def command(place: Place) -> list[str]:  # the upstream also takes the spans
+        return ["env", f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{place.upstream_port}", *plain.command(place), "--otel"]
+
+    return replace(plain, name=TRACED, command=command)
 
 
 def _llm_tool_proxy(*, allowed: bool) -> Program:
@@ -184,6 +194,7 @@ def _nginx(*, allowed: bool) -> Program:  # noqa: ARG001 - the machine's own
 
 ROWS: dict[str, Maker] = {
     OURS: _patchbay,
+    TRACED: _traced,
     ORIGINAL: _llm_tool_proxy,
     LITELLM: _litellm,
     NGINX: _nginx,

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import install
 from bench.places import BUILD, UnavailableError, say
 from bench.processes import Running, free_port, server
-from bench.programs import LITELLM, NGINX, ORIGINAL, OURS, ROWS, Place, Program
+from bench.programs import LITELLM, NGINX, ORIGINAL, OURS, ROWS, TRACED, Place, Program
 from bench.report import NOT_MEASURED, Section, Verdict, at_most, between, machine, markdown, ratio
 
 _SETTLE = 0.1
@@ -88,6 +88,8 @@ RATIOS = (
     (PACED, ORIGINAL, 0.55),
 )
 """Scenario, peer, and how much of the peer's CPU time ours may cost at most."""
+TRACES = 1.1
+"""How much of the CPU time without them a request with traces (``--otel``) may cost."""
 MEGABYTES = 80.0
 READY_SECONDS = 1.0
 
@@ -319,6 +321,7 @@ def section(names: Sequence[str], scenarios: Sequence[Scenario], effort: Effort,
 
 def verdicts(outcome: Outcome, scenarios: Sequence[Scenario]) -> Iterator[Verdict]:
     """The bars of these scenarios."""
+    yield ratio(f"{REQUEST.title}: CPU with traces beside none", outcome.cpu(TRACED, REQUEST), outcome.cpu(OURS, REQUEST), TRACES)
     for scenario, peer, limit in RATIOS:
         if scenario in scenarios:
             what = f"{scenario.title}: CPU beside {peer}"
