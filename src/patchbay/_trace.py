@@ -63,7 +63,9 @@ class Trace:
     def replaced_in(self, headers: Iterable[tuple[bytes, bytes]], span_id: int) -> list[tuple[bytes, bytes]]:
         """Return HTTP headers, with names in lower case, with those of ``headers(span_id)`` in the place of a client's."""
         kept = [pair for pair in headers if pair[0] not in _NAMES]
-        return kept + [(name.encode(), value.encode()) for name, value in self.headers(span_id).items()]
+        for name, value in self.headers(span_id).items():
+            kept.append((name.encode(), value.encode()))
+        return kept
 
 
 class Exporter(Protocol):
@@ -106,7 +108,8 @@ def parse(members: Mapping[str, Any]) -> Trace | None:
 
 def from_headers(headers: Iterable[tuple[bytes, bytes]]) -> Trace | None:
     """Return the span in a request's headers."""
-    return parse({name.decode(): value.decode("latin-1") for name, value in headers if name in _NAMES})
+    found = {name.decode(): value.decode("latin-1") for name, value in headers if name in _NAMES}
+    return parse(found) if found else None
 
 
 def begin(headers: Iterable[tuple[bytes, bytes]] = ()) -> Trace | None:

@@ -1,7 +1,7 @@
 """Spans as messages of OTLP, in protobuf's wire format.
 
 OpenTelemetry's own encoder takes about 60 µs for a span, a tenth of what a proxied request costs altogether; this one takes a
-sixth of that, since what most spans have in common is encoded once.
+tenth of that, since what most spans have in common is encoded once.
 
 Message definitions: https://github.com/open-telemetry/opentelemetry-proto/blob/v1.7.0/opentelemetry/proto/trace/v1/trace.proto
 """
@@ -23,13 +23,9 @@ CLIENT: Final = 3
 _FAILED: Final = b"\x7a\x02\x18\x02"  # status (15): code (3) ERROR (2)
 
 
-_ONE_BYTE: Final = [bytes((number,)) for number in range(128)]
-
-
+@lru_cache(maxsize=4096)
 def _number(value: int) -> bytes:
     """Return a varint; negative numbers have ten bytes."""
-    if 0 <= value < 128:
-        return _ONE_BYTE[value]
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 127:
@@ -45,7 +41,8 @@ def _field(number: int, data: bytes) -> bytes:
 
 def _any_value(value: Any) -> bytes:
     if isinstance(value, str):
-        return _field(1, value.encode("utf-8", "replace"))
+        data = value.encode("utf-8", "replace")
+        return b"\x0a%b%b" % (_number(len(data)), data)
     if isinstance(value, bool):
         return b"\x10" + _number(value)
     if isinstance(value, int):
@@ -60,47 +57,43 @@ def _encoded_key(key: str) -> bytes:
     return _field(1, key.encode())
 
 
-def _key_value(key: str, value: Any) -> bytes:
-    return _encoded_key(key) + _field(2, _any_value(value))
+def attributes(pairs: Iterable[tuple[str, Any]], number: int = 9) -> bytes:
+    """Return attributes as fields of this number, by default a span's; those with an empty value are left out."""
+    tag, fields = number << 3 | 2, []
+    for key, value in pairs:
+        if value is not None and value != "" and value != ():
+            encoded = _any_value(value)
+            encoded = b"%b\x12%b%b" % (_encoded_key(key), _number(len(encoded)), encoded)
+            fields.append(b"%c%b%b" % (tag, _number(len(encoded)), encoded))
+    return b"".join(fields)
 
 
-def _attributes(pairs: Iterable[tuple[str, Any]]) -> bytes:
-    return b"".join([_field(9, _key_value(key, value)) for key, value in pairs if value not in (None, "", ())])
-
-
-_cached_attributes = lru_cache(maxsize=1024)(_attributes)
-Pairs = tuple[tuple[str, Any], ...]
-"""Attributes: those with an empty value are left out."""
+def span_shape(name: str, kind: int, pairs: Iterable[tuple[str, Any]], *, failed: bool) -> bytes:
+    """Return what many spans have in common, as fields of each."""
+    return b"%b\x30%c%b%b" % (_field(5, name.encode("utf-8", "replace")), kind, attributes(pairs), _FAILED if failed else b"")
 
 
 def encode_span(
-    name: str, kind: int, trace: Trace, span_id: int, parent_id: int, began: float, ended: float, common: Pairs, own: Pairs,
-    *, failed: bool
-) -> bytes:  # fmt: skip
-    """Return a span as a field of ScopeSpans. Times are in seconds since 1970.
-
-    ``common`` are attributes that many spans have in common: short texts and small numbers, and no two that differ in type alone.
-    """
-    body = b"\x0a\x10%b\x12\x08%b%b%b%b0%c%b%b%b%b" % (
+    shape: bytes, trace: Trace, span_id: int, parent_id: int, began: float, ended: float, own: bytes
+) -> bytes:
+    """Return a span as a field of ScopeSpans. ``own`` are its ``attributes`` beside those of its shape. Times are in seconds since 1970."""
+    body = b"\x0a\x10%b\x12\x08%b%b%b%b%b%b" % (
         trace.trace_id.to_bytes(16),
         span_id.to_bytes(8),
         _field(3, trace.state.encode()) if trace.state else b"",
         b"\x22\x08" + parent_id.to_bytes(8) if parent_id else b"",
-        _field(5, name.encode("utf-8", "replace")),
-        kind,
+        shape,
         pack("<BQBQ", 0x39, int(began * 1e9), 0x41, int(max(began, ended) * 1e9)),
-        _cached_attributes(common),
-        _attributes(own),
-        _FAILED if failed else b"",
+        own,
     )
-    return _field(2, body)
+    return b"\x12%b%b" % (_number(len(body)), body)
 
 
 class Envelope:
     """What is the same in all requests of a process: its resource, and the scope of its spans."""
 
     def __init__(self, resource: Mapping[str, Any], *, scope: str, version: str, schema_url: str) -> None:
-        self._resource = _field(1, b"".join([_field(1, _key_value(key, value)) for key, value in resource.items()]))
+        self._resource = _field(1, attributes(resource.items(), 1))
         self._scope = _field(1, _field(1, scope.encode()) + _field(2, version.encode()))
         self._schema = _field(3, schema_url.encode())
 

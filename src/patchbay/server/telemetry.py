@@ -13,6 +13,8 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,7 +26,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.models.attempt import Attempt, Counts
 from patchbay.models.wire import decode
 from patchbay.server import span_names as names
-from patchbay.server.otlp import CLIENT, INTERNAL, SERVER, Envelope, Pairs, encode_span
+from patchbay.server.otlp import CLIENT, INTERNAL, SERVER, Envelope, attributes, encode_span, span_shape
 from patchbay.server.settings import ServeOptions
 from patchbay.server.turns import Turn, tokens_of
 
@@ -37,6 +39,8 @@ _PROTOCOL: Final = "http/protobuf"
 _MAX_CONTENT_CHARS: Final = 256 * 1024
 """Maximum characters of a message's part."""
 _LAST_SECONDS: Final = 3.0
+
+Pairs = tuple[tuple[str, Any], ...]
 
 _redact: Final = Redactor()
 _logger = logging.getLogger(__name__)
@@ -118,7 +122,7 @@ class SpanExporter:
         self._api, self._sampler, self._dropped = trace, provider.sampler, Decision.DROP
         self._follows_parent = os.environ.get("OTEL_TRACES_SAMPLER", "") in ("", "parentbased_always_on")  # (quicker so)
         self._processor = BatchSpanProcessor(exporter)
-        self._context = trace.SpanContext(1, 1, is_remote=False, trace_flags=trace.TraceFlags(1))  # sampled
+        self._context = SimpleNamespace(trace_flags=SimpleNamespace(sampled=True))  # all that is asked of a SpanContext, and quicker
 
     def close(self) -> None:
         """Send what is left. A collector that does not answer is waited for ``_LAST_SECONDS``; the exporter would for 30."""
@@ -151,47 +155,23 @@ class SpanExporter:
 
     def _turn(self, turn: Turn, trace: Trace) -> bytes:
         """Return the spans of a turn, and of its requests to models."""
-        began, ended, agent, tokens = turn.began, turn.ended, turn.agent, tokens_of(turn)
-        code = turn.error.partition(":")[0]
-        common: Pairs = ()
-        name, own = f"proxy {turn.protocol}", ((names.REQUEST_ID, turn.id), *_counted(tokens))
-        if agent:
-            name = f"{names.INVOKE_AGENT} {agent}"
-            common = ((names.OPERATION, names.INVOKE_AGENT), (names.PROVIDER, "patchbay"), (names.AGENT_NAME, agent))
-        common = (
-            *common,
-            (names.REQUEST_MODEL, turn.model),
-            (names.PROTOCOL, turn.protocol),
-            (names.STATUS_CODE, turn.status or None),
-            (names.ERROR_TYPE, code),
-        )
-        if turn.session:
-            own += ((names.CONVERSATION_ID, turn.session),)
-        span_id, parent_id = trace.span_id, trace.parent_id
-        spans = [encode_span(name, SERVER, trace, span_id, parent_id, began, ended, common, own, failed=bool(code))]
-        name, last = f"{names.CHAT} {turn.model}".rstrip(), len(turn.attempts)
+        last = len(turn.attempts)
+        code, tokens = turn.error.partition(":")[0], tokens_of(turn)
+        counted = _counted(tokens)
+        shape = _turn_shape(turn.agent, turn.protocol, turn.model, turn.status, code)
+        own = attributes(((names.REQUEST_ID, turn.id), (names.CONVERSATION_ID, turn.session))) + counted
+        spans = [encode_span(shape, trace, trace.span_id, trace.parent_id, turn.began, turn.ended, own)]
         for number, attempt in enumerate(turn.attempts, 1):
-            error = str(attempt.status) if attempt.status >= 400 else code if number == last and not attempt.status else ""
-            common = (
-                (names.OPERATION, names.CHAT),
-                (names.PROVIDER, "openai"),  # the API that it is asked by
-                (names.REQUEST_MODEL, turn.model),
-                (names.REQUEST_STREAM, turn.stream),
-                (names.STATUS_CODE, attempt.status or None),
-                (names.ERROR_TYPE, error),
-                (names.PURPOSE, attempt.purpose if attempt.purpose != "answer" else ""),
-                (names.TOOL_MODE, attempt.mode),
-                (names.CONSTRAINT, attempt.constraint),
-            )
-            own = _counted(tokens if last == 1 else attempt.counts)
+            status, purpose = attempt.status, attempt.purpose
+            error = str(status) if status >= 400 else code if number == last and not status else ""
+            shape = _chat_shape(turn.model, turn.stream, status, error, purpose, attempt.mode, attempt.constraint)
+            own = counted if last == 1 else _counted(attempt.counts)
             if attempt.first:
-                own += ((names.TIME_TO_FIRST_CHUNK, attempt.first - attempt.began),)
+                own += attributes(((names.TIME_TO_FIRST_CHUNK, attempt.first - attempt.began),))
             if self._content:
-                own += (*self._messages(turn, attempt).items(),)
+                own += attributes(self._messages(turn, attempt).items())
             span_id, ended = trace.attempt(number), attempt.ended or turn.ended
-            spans.append(
-                encode_span(name, CLIENT, trace, span_id, trace.span_id, attempt.began, ended, common, own, failed=bool(error))
-            )
+            spans.append(encode_span(shape, trace, span_id, trace.span_id, attempt.began, ended, own))
         return b"".join(spans)
 
     def add_call(self, record: CallRecord) -> None:
@@ -202,23 +182,16 @@ class SpanExporter:
         span_id, parent_id = trace.child(record.call_id), trace.span_id
         if trace.call_id == record.call_id:  # made in the context of the call itself
             span_id, parent_id = trace.span_id, trace.parent_id
-        common = (
-            (names.OPERATION, names.EXECUTE_TOOL),
-            (names.TOOL_NAME, record.tool),
-            (names.TOOL_TYPE, "extension" if record.source else "function"),
-            (names.TOOL_SOURCE, record.source),
-            (names.MCP_METHOD, "tools/call" if record.source.startswith("mcp:") else ""),
-            (names.AGENT_NAME, record.meta.agent_id),
-            (names.ERROR_TYPE, record.code),
+        source, agent = record.source, record.meta.agent_id
+        own = attributes(
+            (
+                (names.TOOL_CALL_ID, record.call_id),
+                (names.REQUEST_ID, record.meta.turn_id),
+                (names.DECISIONS, tuple([f"{by} {decision}" for by, _, decision in record.decisions])),
+            )
         )
-        own = (
-            (names.TOOL_CALL_ID, record.call_id),
-            (names.REQUEST_ID, record.meta.turn_id),
-            (names.DECISIONS, tuple([f"{by} {decision}" for by, _, decision in record.decisions])),
-        )
-        began, name = record.time - record.seconds, f"{names.EXECUTE_TOOL} {record.tool}"
-        failed = record.is_error
-        span = encode_span(name, INTERNAL, trace, span_id, parent_id, began, record.time, common, own, failed=failed)
+        shape, began = _call_shape(record.tool, source, agent, record.code, record.is_error), record.time - record.seconds
+        span = encode_span(shape, trace, span_id, parent_id, began, record.time, own)
         self._processor.on_end(_Spans(self._context, span))  # type: ignore[arg-type]
 
     def _messages(self, turn: Turn, attempt: Attempt) -> dict[str, Any]:
@@ -235,9 +208,54 @@ class SpanExporter:
         return {**texts, names.REASON: attempt.reason}
 
 
-def _counted(counts: Counts) -> Pairs:
+@lru_cache(maxsize=256)
+def _turn_shape(agent: str, protocol: str, model: str, status: int, code: str) -> bytes:
+    pairs: Pairs = ()
+    if agent:
+        pairs = ((names.OPERATION, names.INVOKE_AGENT), (names.PROVIDER, "patchbay"), (names.AGENT_NAME, agent))
+    pairs += (
+        (names.REQUEST_MODEL, model),
+        (names.PROTOCOL, protocol),
+        (names.STATUS_CODE, status or None),
+        (names.ERROR_TYPE, code),
+    )
+    name = f"{names.INVOKE_AGENT} {agent}" if agent else f"proxy {protocol}"
+    return span_shape(name, SERVER, pairs, failed=bool(code))
+
+
+@lru_cache(maxsize=256)
+def _chat_shape(model: str, stream: bool, status: int, error: str, purpose: str, mode: str, constraint: str) -> bytes:  # noqa: FBT001
+    pairs: Pairs = (
+        (names.OPERATION, names.CHAT),
+        (names.PROVIDER, "openai"),  # the API that it is asked by
+        (names.REQUEST_MODEL, model),
+        (names.REQUEST_STREAM, stream),
+        (names.STATUS_CODE, status or None),
+        (names.ERROR_TYPE, error),
+        (names.PURPOSE, purpose if purpose != "answer" else ""),
+        (names.TOOL_MODE, mode),
+        (names.CONSTRAINT, constraint),
+    )
+    return span_shape(f"{names.CHAT} {model}".rstrip(), CLIENT, pairs, failed=bool(error))
+
+
+@lru_cache(maxsize=256)
+def _call_shape(tool: str, source: str, agent: str, code: str, failed: bool) -> bytes:  # noqa: FBT001
+    pairs: Pairs = (
+        (names.OPERATION, names.EXECUTE_TOOL),
+        (names.TOOL_NAME, tool),
+        (names.TOOL_TYPE, "extension" if source else "function"),
+        (names.TOOL_SOURCE, source),
+        (names.MCP_METHOD, "tools/call" if source.startswith("mcp:") else ""),
+        (names.AGENT_NAME, agent),
+        (names.ERROR_TYPE, code),
+    )
+    return span_shape(f"{names.EXECUTE_TOOL} {tool}", INTERNAL, pairs, failed=failed)
+
+
+def _counted(counts: Counts) -> bytes:
     given, written, cached = counts
-    return (names.INPUT_TOKENS, given), (names.OUTPUT_TOKENS, written), (names.CACHED_TOKENS, cached)
+    return attributes(((names.INPUT_TOKENS, given), (names.OUTPUT_TOKENS, written), (names.CACHED_TOKENS, cached)))
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

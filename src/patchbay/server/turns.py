@@ -275,7 +275,9 @@ def record_of(turn: Turn) -> RequestRecord:
 
 def tokens_of(turn: Turn) -> Counts:
     """Return the tokens of all attempts of a turn."""
-    return turn.passed_counts if turn.ending else _sums(turn.attempts)
+    if turn.ending:
+        return turn.passed_counts
+    return turn.attempts[0].counts if len(turn.attempts) == 1 else _sums(turn.attempts)
 
 
 def _reasons(attempts: Sequence[Attempt], text: Attempt | None) -> tuple[str, ...]:
