@@ -55,17 +55,21 @@ class Trace:
         """Return the span of a tool call below this one."""
         return Trace(self.trace_id, self.child(call_id), self.span_id, self.flags, self.state, call_id)
 
-    def headers(self, span_id: int = 0) -> dict[str, str]:
-        """Return the headers that make this span, or another one of its trace, the parent."""
-        headers = {PARENT: f"00-{self.trace_id:032x}-{span_id or self.span_id:016x}-{self.flags:02x}"}
+    def headers(self) -> dict[str, str]:
+        """Return the headers that make this span the parent."""
+        headers = {PARENT: self._parent(self.span_id).decode()}
         return {**headers, STATE: self.state} if self.state else headers
 
     def replaced_in(self, headers: Iterable[tuple[bytes, bytes]], span_id: int) -> list[tuple[bytes, bytes]]:
-        """Return HTTP headers, with names in lower case, with those of ``headers(span_id)`` in the place of a client's."""
+        """Return HTTP headers, with names in lower case, with another span of this trace as the parent, not a client's."""
         kept = [pair for pair in headers if pair[0] not in _NAMES]
-        for name, value in self.headers(span_id).items():
-            kept.append((name.encode(), value.encode()))
+        kept.append((_NAMES[0], self._parent(span_id)))
+        if self.state:
+            kept.append((_NAMES[1], self.state.encode()))
         return kept
+
+    def _parent(self, span_id: int) -> bytes:
+        return b"00-%032x-%016x-%02x" % (self.trace_id, span_id, self.flags)
 
 
 class Exporter(Protocol):

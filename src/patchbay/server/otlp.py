@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from struct import pack
+from struct import Struct, pack
 from typing import Any, Final
 
 from patchbay._trace import Trace
@@ -19,6 +19,9 @@ INTERNAL: Final = 1
 SERVER: Final = 2
 CLIENT: Final = 3
 """Kinds of spans."""
+
+_HEAD: Final = Struct("<2s16s2s8sBQBQ").pack
+"""Fields 1, 2, 7 and 8 of a span: the ids of the trace and the span, and both times."""
 
 _FAILED: Final = b"\x7a\x02\x18\x02"  # status (15): code (3) ERROR (2)
 
@@ -41,8 +44,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 def _any_value(value: Any) -> bytes:
     if isinstance(value, str):
-        data = value.encode("utf-8", "replace")
-        return b"\x0a%b%b" % (_number(len(data)), data)
+        return _field(1, value.encode("utf-8", "replace"))
     if isinstance(value, bool):
         return b"\x10" + _number(value)
     if isinstance(value, int):
@@ -52,20 +54,21 @@ def _any_value(value: Any) -> bytes:
     return _field(5, b"".join([_field(1, _any_value(each)) for each in value]))
 
 
-@lru_cache(maxsize=256)
-def _encoded_key(key: str) -> bytes:
-    return _field(1, key.encode())
+@lru_cache(maxsize=4096)
+def _before_value(key: str, size: int, number: int) -> bytes:
+    """Return what stands before an encoded value of ``size`` bytes, in an attribute that is the field ``number``."""
+    pair = b"%b\x12%b" % (_field(1, key.encode()), _number(size))
+    return b"%c%b%b" % (number << 3 | 2, _number(len(pair) + size), pair)
 
 
 def attributes(pairs: Iterable[tuple[str, Any]], number: int = 9) -> bytes:
     """Return attributes as fields of this number, by default a span's; those with an empty value are left out."""
-    tag, fields = number << 3 | 2, []
+    found = b""
     for key, value in pairs:
-        if value is not None and value != "" and value != ():
-            encoded = _any_value(value)
-            encoded = b"%b\x12%b%b" % (_encoded_key(key), _number(len(encoded)), encoded)
-            fields.append(b"%c%b%b" % (tag, _number(len(encoded)), encoded))
-    return b"".join(fields)
+        if value or value not in (None, "", ()):
+            encoded = b"\x18" + _number(value) if type(value) is int else _any_value(value)
+            found += _before_value(key, len(encoded), number) + encoded
+    return found
 
 
 def span_shape(name: str, kind: int, pairs: Iterable[tuple[str, Any]], *, failed: bool) -> bytes:
@@ -73,20 +76,16 @@ def span_shape(name: str, kind: int, pairs: Iterable[tuple[str, Any]], *, failed
     return b"%b\x30%c%b%b" % (_field(5, name.encode("utf-8", "replace")), kind, attributes(pairs), _FAILED if failed else b"")
 
 
-def encode_span(
-    shape: bytes, trace: Trace, span_id: int, parent_id: int, began: float, ended: float, own: bytes
-) -> bytes:
-    """Return a span as a field of ScopeSpans. ``own`` are its ``attributes`` beside those of its shape. Times are in seconds since 1970."""
-    body = b"\x0a\x10%b\x12\x08%b%b%b%b%b%b" % (
-        trace.trace_id.to_bytes(16),
-        span_id.to_bytes(8),
-        _field(3, trace.state.encode()) if trace.state else b"",
-        b"\x22\x08" + parent_id.to_bytes(8) if parent_id else b"",
-        shape,
-        pack("<BQBQ", 0x39, int(began * 1e9), 0x41, int(max(began, ended) * 1e9)),
-        own,
-    )
-    return b"\x12%b%b" % (_number(len(body)), body)
+def encode_span(shape: bytes, trace: Trace, span_id: int, parent_id: int, began: float, ended: float, own: bytes) -> bytes:
+    """Return a span as a field of ScopeSpans. ``own``: attributes beside those of its shape. Seconds since 1970."""
+    ids = trace.trace_id.to_bytes(16), b"\x12\x08", span_id.to_bytes(8)
+    start, end = int(began * 1e9), int(ended * 1e9) if ended > began else int(began * 1e9)
+    head = _HEAD(b"\x0a\x10", *ids, 0x39, start, 0x41, end)
+    if parent_id:
+        head += b"\x22\x08" + parent_id.to_bytes(8)
+    if trace.state:
+        head += _field(3, trace.state.encode())
+    return b"".join((b"\x12", _number(len(head) + len(shape) + len(own)), head, shape, own))
 
 
 class Envelope:

@@ -122,7 +122,7 @@ class SpanExporter:
         self._api, self._sampler, self._dropped = trace, provider.sampler, Decision.DROP
         self._follows_parent = os.environ.get("OTEL_TRACES_SAMPLER", "") in ("", "parentbased_always_on")  # (quicker so)
         self._processor = BatchSpanProcessor(exporter)
-        self._context = SimpleNamespace(trace_flags=SimpleNamespace(sampled=True))  # all that is asked of a SpanContext, and quicker
+        self._context = SimpleNamespace(trace_flags=SimpleNamespace(sampled=True))  # all that the queue asks for
 
     def close(self) -> None:
         """Send what is left. A collector that does not answer is waited for ``_LAST_SECONDS``; the exporter would for 30."""
