@@ -45,6 +45,7 @@ function page(script, style) {
 <meta name="color-scheme" content="light dark">
 <title>Patchbay</title>
 <link rel="icon" href="data:,">
+<link rel="preload" href="/api/console" as="fetch" crossorigin>
 <link rel="stylesheet" href="/console/${style}">
 <script type="module" src="/console/${script}" blocking="render"></script>
 </head>

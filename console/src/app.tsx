@@ -24,7 +24,6 @@ const current = computed(() => PAGES.find((page) => page.path === (parts.value[0
 
 export function App() {
   useEffect(() => {
-    void loadInfo();
     window.addEventListener("keydown", onKey);
     return () => window.removeEventListener("keydown", onKey);
   }, []);

@@ -8,5 +8,7 @@ import "../styles/models.css";
 import "../styles/chat.css";
 import { render } from "preact";
 import { App } from "./app";
+import { loadInfo } from "./session";
 
-render(<App />, document.getElementById("app")!);
+// It is preloaded, and known when the page is first rendered: that asks for what it shows before it is painted.
+void loadInfo().then(() => render(<App />, document.getElementById("app")!));

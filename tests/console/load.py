@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import statistics
 import sys
 import threading
 import time
@@ -54,6 +55,25 @@ requestAnimationFrame(function count(now) {
 """
 
 
+# Notes when the list first has a row, as the frame that shows it begins.
+_FIRST_ROW = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector('[role="row"][aria-selected]')) return;
+  observer.disconnect();
+  requestAnimationFrame(() => window.shown = performance.now());
+}).observe(document, {childList: true, subtree: true});
+"""
+_PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+
+
+@dataclass
+class FirstViews:
+    """Milliseconds from the navigation's begin to the first paint with content, and to the list with its turns: one for each load."""
+
+    painted: list[float]
+    listed: list[float]
+
+
 @dataclass
 class Traffic:
     """What a page did while requests ran; times in milliseconds, memory in bytes."""
@@ -83,6 +103,24 @@ def _counting(browser: Browser) -> Iterator[Page]:
         context.set_default_timeout(BOUND)
         context.add_init_script(_COUNT)
         yield context.new_page()
+
+
+def open_console(browser: Browser, *, loads: int) -> FirstViews:
+    """Open ``/console`` with fifty turns, each time with empty caches."""
+    found = FirstViews([], [])
+    with running_proxy() as proxied:
+        for number in range(50):
+            proxied.chat(f"request {number}")
+        for _ in range(loads):
+            with contextlib.closing(browser.new_context(viewport={"width": 1440, "height": 900})) as context:
+                context.set_default_timeout(BOUND)
+                context.add_init_script(_FIRST_ROW)
+                page = context.new_page()
+                page.goto(proxied.page())
+                page.wait_for_function(f"() => window.shown && {_PAINTED}")
+                found.painted.append(page.evaluate(_PAINTED))
+                found.listed.append(page.evaluate("shown"))
+    return found
 
 
 def follow_traffic(browser: Browser, *, seconds: float, events_per_minute: float) -> Traffic:
@@ -181,6 +219,12 @@ def main() -> int:
         sys.exit(reason)
     expect.set_options(timeout=BOUND)
     with running_browser() as browser:
+        views = open_console(browser, loads=20)
+        for what, times in (("painted", views.painted), ("showed the turns", views.listed)):
+            median, most = statistics.median(times), statistics.quantiles(times, n=10)[-1]
+            sys.stdout.write(
+                f"/console, {len(times)} loads with empty caches: {what} after {median:.0f} ms (median), {most:.0f} ms (p90)\n"
+            )
         opened = open_session(browser, turns=181, calls_of_turn=1000)
         sys.stdout.write(
             f"a session of {opened.calls:,} calls: shown after {opened.session:.0f} ms; its turn of {opened.calls_of_turn:,} calls: "

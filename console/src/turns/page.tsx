@@ -1,7 +1,7 @@
 // The page of turns: the list, and the selected turn beside it.
 
 import { effect } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { listen } from "../live";
 import type { ConsolePage } from "../pages";
 import { parts, query } from "../route";
@@ -12,7 +12,7 @@ import { filters, load, refresh, take } from "./store";
 const KINDS = ["server.request.begin", "server.request"];
 
 function TurnsPage() {
-  useEffect(() => {
+  useLayoutEffect(() => { // (asks before the page is painted)
     const stopLoading = effect(() => {
       filters.value;
       void load();

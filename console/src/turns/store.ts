@@ -63,7 +63,9 @@ export async function loadOlder(): Promise<void> {
     const known = new Set(turns.peek().map((turn) => turn.id));
     turns.value = [...turns.peek(), ...page.turns.filter((turn) => !known.has(turn.id))];
   } catch (error) {
-    listError.value = asApiError(error);
+    const problem = asApiError(error);
+    if (problem.status === 404) next = null; // the last turn that is shown is not kept any more, nor are older ones
+    else listError.value = problem;
   } finally {
     loadingOlder = false;
   }
