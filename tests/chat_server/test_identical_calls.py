@@ -86,6 +86,9 @@ def test_a_model_that_never_stops_repeating_itself_ends_the_turn() -> None:
     with serve_chat(AGAIN[:1] * 4, chat={"max_identical_client_calls": 2, "max_iterations": 3}) as at:
         assert "length" == at.ask(messages=TWICE, tools=[THEIRS]).choices[0].finish_reason
         assert 3 == len(at.asked)
+        (shown,) = at.server.ask("GET", "/api/turns").json["turns"]
+    assert "max_iterations: The turn reached this limit before the model had answered. " in shown["error"]
+    assert "Calls of open_door were not handed out" in shown["error"]
 
 
 @pytest.mark.parametrize(("flags", "finish"), [((), "tool_calls"), (("--max-identical-client-calls", "2"), "stop")])

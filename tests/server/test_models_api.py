@@ -99,13 +99,13 @@ class Doctor:
         self.release: Callable[[], object] = lambda: None
         self.fails = self.is_closed = False
 
-    async def examine(self, model: str, *, begins: Callable[[str], object]) -> AsyncGenerator[Finding, None]:
+    async def examine(self, model: str, *, begins: Callable[[str, str], object]) -> AsyncGenerator[Finding, None]:
         self.models.append(model)
         going_on, loop = asyncio.Event(), asyncio.get_running_loop()
         self.release = lambda: loop.call_soon_threadsafe(going_on.set)
-        begins("connection")
+        begins("connection", model)
         yield Finding("connection", "ok", "It answers.")
-        begins("tools")
+        begins("tools", model or "first")
         try:
             await going_on.wait()
         finally:
@@ -152,6 +152,7 @@ def test_findings_are_shown_as_they_come_and_kept(kind: str) -> None:
         doctor.release()
         done = examination(port, "done")
         again = send(port, "POST", {})
+        named = examination(port, "running", "tools")
     assert {"available": True, "examination": None} == before
     assert (202, "m") == (begun.status, begun.json["examination"]["model"])
     assert (["connection"], None) == ([each["name"] for each in first["findings"]], first["ended"])
@@ -159,7 +160,7 @@ def test_findings_are_shown_as_they_come_and_kept(kind: str) -> None:
     finding = {"name": "tools", "status": "problem", "seen": "It ignores tools.", "advice": "Use --tools text."}
     assert finding == done["findings"][1]
     assert done["began"] <= done["ended"]
-    assert (202, ["m", ""]) == (again.status, doctor.models)
+    assert (202, ["m", ""], "first") == (again.status, doctor.models, named["model"])
 
 
 def test_an_examination_can_be_cancelled_and_the_next_one_begins() -> None:

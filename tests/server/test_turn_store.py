@@ -207,6 +207,7 @@ def test_turns_are_listed_by_pages_and_found_by_what_they_are() -> None:
         third, second, first = (each["id"] for each in at.turns(ended=3))
         page = at.get("/api/turns?limit=2")
         rest = at.get(f"/api/turns?limit=2&before={page['next']}")
+        unknown = ask(at.port, "GET", "/api/turns?before=unknown")
         found = {
             query: [each["id"] for each in at.turns(query, ended=3)]
             for query in (
@@ -214,6 +215,7 @@ def test_turns_are_listed_by_pages_and_found_by_what_they_are() -> None:
                 "session=s1",
             )
         }  # fmt: skip
+    assert (404, "There is no turn 'unknown' (any more): the last 200 are kept.") == (unknown.status, unknown.json["detail"])
     assert ([third, second], second) == ([each["id"] for each in page["turns"]], page["next"])
     assert ([first], None) == ([each["id"] for each in rest["turns"]], rest["next"])
     assert {

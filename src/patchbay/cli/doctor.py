@@ -211,7 +211,7 @@ class _Report:
             print(textwrap.fill(line, width, initial_indent=" " * _INDENT, subsequent_indent=" " * (_INDENT + 3)))
         sys.stdout.flush()
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, _model: str = "") -> None:
         if self._shows_progress:
             print(f"\r\x1b[Kchecking {name} …", end="", file=sys.stderr, flush=True)
 

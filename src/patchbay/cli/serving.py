@@ -108,7 +108,7 @@ def mcp_servers(file: Path | None, config: Path | None) -> tuple[McpServer, ...]
 def examination_of(settings: ProxySettings) -> Examine:
     """Return what examines the upstream of a server for its console, as ``patchbay doctor`` does, in five minutes at most."""
 
-    async def examine(model: str, *, begins: Callable[[str], object]) -> AsyncGenerator[Finding, None]:
+    async def examine(model: str, *, begins: Callable[[str, str], object]) -> AsyncGenerator[Finding, None]:
         doctor = await asyncio.to_thread(importlib.import_module, "patchbay.doctor.examination")  # its imports take long
         async with aclosing(doctor.examine(settings, model, limit=_EXAMINATION, begins=begins)) as findings:
             async for finding in findings:

@@ -25,19 +25,19 @@ async def examine(
     timeout: float = 60.0,  # noqa: ASYNC109  (of each request)
     limit: float = 600.0,
     deep: bool = False,
-    begins: Callable[[str], object] = lambda _name: None,
+    begins: Callable[[str, str], object] = lambda _name, _model: None,
 ) -> AsyncGenerator[Finding, None]:
     """Examine the server of ``settings``, and yield each finding as it comes, one for each of ``PROBES``.
 
     ``model`` "" takes the first that the server lists. ``timeout`` bounds each request, ``limit`` the whole, in seconds; what
     there is no time for is skipped. ``deep`` allows a prompt of 128,000 tokens in place of 8,000. ``begins`` gets the name of
-    each probe when it begins. About 20 requests are sent.
+    each probe when it begins, and the model's, "" until it is known. About 20 requests are sent.
     """
     server = ExaminedServer(settings, model, timeout=timeout, deep=deep)
     deadline = asyncio.get_running_loop().time() + limit
     try:
         for name, probe in PROBES.items():
-            begins(name)
+            begins(name, server.model)
             yield Finding(name, *await _result(server, probe, deadline))
     finally:
         await server.close()

@@ -114,16 +114,19 @@ def make_turns_router(
     async def archived(turn_id: str) -> Json:
         turn = await archive.get(turn_id) if archive is not None else None
         if turn is None:
-            kept = "those of --keep-turns" if archive is not None else f"the last {store.most}"
-            raise NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): {kept} are kept.")
+            raise gone_error(turn_id)
         return turn
+
+    def gone_error(turn_id: str) -> NotFoundError:
+        kept = "those of --keep-turns" if archive is not None else f"the last {store.most}"
+        return NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): {kept} are kept.")
 
     async def asked_for(turn_id: str) -> list[ApprovalRequest]:
         """Return the requests for approval of a turn's calls."""
         recent = await approvals.recent(_MOST_APPROVALS) if approvals is not None else []
         return [each for each in recent if turn_id in (each.turn, each.parent_turn)]
 
-    @router.get("", summary="The last turns, the newest first")
+    @router.get("", responses=gone, summary="The last turns, the newest first")
     async def list_turns(
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         before: Annotated[str, Query(max_length=100, description="The id of a turn: older ones.")] = "",
@@ -136,6 +139,8 @@ def make_turns_router(
         query = TurnQuery(session, model, tool, outcome, q)
         stored = store.newest()
         is_stored = before in [turn.id for turn in stored]
+        if before and not is_stored and (archive is None or await archive.get(before) is None):
+            raise gone_error(before)
         turns = stored
         if before:
             turns = [*dropwhile(lambda turn: turn.id != before, stored)][1:]

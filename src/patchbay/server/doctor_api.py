@@ -44,7 +44,7 @@ class Examine(Protocol):
     """Examines a model of the upstream ("": the first that it lists) within a limit of time of its own."""
 
     def __call__(self, model: str, *, begins: Any) -> AsyncGenerator[Finding, None]:
-        """Yield the findings as they come; ``begins`` gets the name of each check when it begins."""
+        """Yield the findings as they come; ``begins`` gets the name of each check when it begins, and the model's."""
 
 
 class ExaminationRunningError(PatchbayError):
@@ -80,9 +80,9 @@ class _Examination:
     check: str = ""
     findings: list[Finding] = field(default_factory=list)
 
-    def begins(self, check: str) -> None:
-        """Note the check that begins."""
-        self.check = check
+    def begins(self, check: str, model: str = "") -> None:
+        """Note the check that begins, and the model once it is known."""
+        self.check, self.model = check, model or self.model
 
 
 class Examinations:

@@ -134,8 +134,8 @@ class Turn(msgspec.Struct, eq=False, gc=False):
 
     def end(self, seconds: float, *, status: int, error: str, ending: bytes | None) -> None:
         """Take the answers from the readers, which are dropped: they refer to this turn."""
-        self.ended, self.seconds, self.status, self.error = time.time(), seconds, status, error
-        size = _WIDE * (len(error) + len(self.model) + len(self.session))
+        self.ended, self.seconds, self.status, self.error = time.time(), seconds, status, error or self.error
+        size = _WIDE * (len(self.error) + len(self.model) + len(self.session))
         if ending:
             self.ending = ending
             size += len(ending)

@@ -6,7 +6,7 @@ the last round's text counts, since several would not be JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -234,7 +234,7 @@ class ToolChatTurn:
                     self._content.round_over()
                     self._reasoning.round_over()
                 elif isinstance(event, FinalEvent):
-                    await self._end(request, model, event)
+                    await self._end(request, model, event, executing.refused)
 
     def _make_model(self, request: ProxyRequest) -> TurnModel:
         return UpstreamModel(
@@ -263,7 +263,7 @@ class ToolChatTurn:
             await request.reply.send_head(200, EVENT_STREAM + model.headers)
         await request.reply.write(piece)
 
-    async def _end(self, request: ProxyRequest, model: TurnModel, end: FinalEvent) -> None:
+    async def _end(self, request: ProxyRequest, model: TurnModel, end: FinalEvent, refused: Collection[str]) -> None:
         if end.aborted is not None and not end.aborted.hard:
             raise end.aborted
         pending = await self._handed_out(end) if end.pending else ()
@@ -272,6 +272,12 @@ class ToolChatTurn:
         elif pending and self.wants_json:  # clients parse all content as JSON
             self._content = TurnText()
         report = self._report(end)
+        if request.turn is not None and (limit := report.get("limit")) and end.aborted is None:
+            names = sorted({each.call.name for each in end.tool_executions if each.call.id in refused})
+            repeated = (
+                f" Calls of {', '.join(names)} were not handed out, since they gave the same result again." if names else ""
+            )
+            request.turn.error = f"{limit}: The turn reached this limit before the model had answered.{repeated}"
         reply, capture = request.reply, request.capture()
         out = self._encode_end(model, pending, wire_finish_reason(end), report)
         await request.watch.before_write()
