@@ -274,9 +274,7 @@ class ToolChatTurn:
         report = self._report(end)
         if request.turn is not None and (limit := report.get("limit")) and end.aborted is None:
             names = sorted({each.call.name for each in end.tool_executions if each.call.id in refused})
-            repeated = (
-                f" Calls of {', '.join(names)} were not handed out, since they gave the same result again." if names else ""
-            )
+            repeated = f" Calls of {', '.join(names)} were not handed out: they gave the same result again." if names else ""
             request.turn.error = f"{limit}: The turn reached this limit before the model had answered.{repeated}"
         reply, capture = request.reply, request.capture()
         out = self._encode_end(model, pending, wire_finish_reason(end), report)
