@@ -10,7 +10,7 @@ import { type ConsolePage, type Keys, PAGES } from "./pages";
 import { go, goTo, parts } from "./route";
 import { info, infoError, loadInfo, needsSignIn, signIn } from "./session";
 import { nextTheme, theme } from "./theme";
-import { Dialog, Problem } from "./ui/parts";
+import { Bad, Dialog, Problem } from "./ui/parts";
 
 const isHelpOpen = signal(false);
 
@@ -151,11 +151,7 @@ function SignIn() {
         <label for="token">Token of the server</label>
         <input id="token" type="password" autocomplete="current-password" autofocus value={token} onInput={(event) => setToken(event.currentTarget.value)} />
         <p class="hint">It is the content of the file that the server was started with (--token-file), or its --api-key.</p>
-        {problem && (
-          <p class="bad" role="alert">
-            {problem}
-          </p>
-        )}
+        <Bad text={problem} role="alert" />
         <p class="actions">
           <button type="submit" class="primary" disabled={!token}>
             Sign in

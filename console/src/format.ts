@@ -55,12 +55,3 @@ export function parseTime(text: string | undefined): number | null {
   const seconds = Date.parse(found[1]! + found[3]!) / 1000;
   return Number.isNaN(seconds) ? null : seconds + Number(found[2] ?? 0);
 }
-
-/** JSON of a text on several lines; the text itself where it is no JSON. */
-export function pretty(text: string): string {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}

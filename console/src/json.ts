@@ -8,6 +8,10 @@ export interface Member {
   source: string;
 }
 
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
 /** JSON on several lines; the text itself where it is no JSON. */
 export function indented(text: string): string {
   if (!isJson(text)) return text;
@@ -58,41 +62,4 @@ export function isJson(text: string): boolean {
 /** A string with its letters instead of escapes, where those can be seen. */
 function readable(token: string): string {
   return JSON.stringify(JSON.parse(token));
-}
-
-export interface DiffLine {
-  kind: "same" | "old" | "new";
-  text: string;
-}
-
-const MOST_COMPARED = 2_000_000;
-
-/** The lines of two texts: what both have, what only the old one has, what only the new one has. */
-export function diff(old: string, fresh: string): DiffLine[] {
-  const [a, b] = [old.split("\n"), fresh.split("\n")];
-  let [from, endA, endB] = [0, a.length, b.length];
-  while (from < endA && from < endB && a[from] === b[from]) from++;
-  while (endA > from && endB > from && a[endA - 1] === b[endB - 1]) {
-    endA--;
-    endB--;
-  }
-  const [n, m] = [endA - from, endB - from];
-  // The longest common subsequence of what is left; in texts that differ widely nothing is common.
-  const width = n * m <= MOST_COMPARED ? m : 0;
-  const common = width ? Array.from({ length: n + 1 }, () => new Uint32Array(m + 1)) : [];
-  for (let i = n - 1; width && i >= 0; i--) {
-    for (let j = m - 1; j >= 0; j--) {
-      common[i]![j] = a[from + i] === b[from + j] ? common[i + 1]![j + 1]! + 1 : Math.max(common[i + 1]![j]!, common[i]![j + 1]!);
-    }
-  }
-  const lines: DiffLine[] = a.slice(0, from).map((text) => ({ kind: "same", text }));
-  let [i, j] = [0, 0];
-  while (i < n || j < m) {
-    if (i < n && j < m && a[from + i] === b[from + j]) {
-      lines.push({ kind: "same", text: a[from + i++]! });
-      j++;
-    } else if (i < n && (j === m || !width || common[i + 1]![j]! >= common[i]![j + 1]!)) lines.push({ kind: "old", text: a[from + i++]! });
-    else lines.push({ kind: "new", text: b[from + j++]! });
-  }
-  return [...lines, ...a.slice(endA).map((text): DiffLine => ({ kind: "same", text }))];
 }

@@ -54,7 +54,7 @@ export function goTo(page: string): void {
   location_.value = here();
 }
 
-function decoded(part: string): string {
+export function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

@@ -1,35 +1,21 @@
 // The theme: the system's, or the one that was chosen and is remembered.
 
-import { effect, signal } from "@preact/signals";
+import { computed, effect } from "@preact/signals";
+import { stored } from "./stored";
 
-export type Theme = "system" | "light" | "dark";
+const THEMES = ["system", "light", "dark"] as const;
 
-const KEY = "patchbay.theme";
-const THEMES: Theme[] = ["system", "light", "dark"];
+/** "" for the system's. */
+const chosen = stored("patchbay.theme");
 
-export const theme = signal<Theme>(stored());
+export const theme = computed(() => THEMES.find((each) => each === chosen.value) ?? "system");
 
 effect(() => {
-  const chosen = theme.value;
-  if (chosen === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = chosen;
-  try {
-    if (chosen === "system") localStorage.removeItem(KEY);
-    else localStorage.setItem(KEY, chosen);
-  } catch {
-    // storage is forbidden: the choice is for this page
-  }
+  if (theme.value === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme.value;
 });
 
 export function nextTheme(): void {
-  theme.value = THEMES[(THEMES.indexOf(theme.peek()) + 1) % THEMES.length]!;
-}
-
-function stored(): Theme {
-  try {
-    const found = localStorage.getItem(KEY) as Theme | null;
-    return found && THEMES.includes(found) ? found : "system";
-  } catch {
-    return "system";
-  }
+  const next = THEMES[(THEMES.indexOf(theme.peek()) + 1) % THEMES.length]!;
+  chosen.value = next === "system" ? "" : next;
 }

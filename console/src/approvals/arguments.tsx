@@ -2,8 +2,9 @@
 
 import { useState } from "preact/hooks";
 import type { Approval, Body } from "../api";
-import { indented, isJson, type Member, membersOf, objectOf } from "../json";
+import { indented, isJson, isObject, type Member, membersOf, objectOf } from "../json";
 import { Diff } from "../ui/diff";
+import { Bad, Options } from "../ui/parts";
 import { Line, TextBlock } from "../ui/text";
 
 export interface Draft {
@@ -76,11 +77,7 @@ export function Arguments({ request, draft }: { request: Approval; draft: Draft 
       ) : (
         <TextBlock text={before} label="Arguments as JSON" />
       )}
-      {draft.problem && (
-        <p class="bad" role="alert">
-          {draft.problem}
-        </p>
-      )}
+      <Bad text={draft.problem} role="alert" />
       {after !== null && (
         <>
           <h2>What the edit changes</h2>
@@ -118,7 +115,7 @@ function JsonField({ draft }: { draft: Draft }) {
 }
 
 function Form({ request, draft }: { request: Approval; draft: Draft }) {
-  const properties = asObject(request.parameters?.properties);
+  const properties = isObject(request.parameters?.properties) ? request.parameters.properties : {};
   const names = [...new Set([...draft.members.map((each) => each.name), ...Object.keys(properties)])];
   const set = (name: string, source: string) => {
     const isKnown = draft.members.some((each) => each.name === name);
@@ -127,7 +124,7 @@ function Form({ request, draft }: { request: Approval; draft: Draft }) {
   return (
     <div class="values form">
       {names.map((name) => (
-        <Field key={name} name={name} source={draft.members.find((each) => each.name === name)?.source ?? ""} schema={asObject(properties[name])} onChange={(source) => set(name, source)} />
+        <Field key={name} name={name} source={draft.members.find((each) => each.name === name)?.source ?? ""} schema={isObject(properties[name]) ? properties[name] : {}} onChange={(source) => set(name, source)} />
       ))}
     </div>
   );
@@ -155,11 +152,7 @@ function Field({ name, source, schema, onChange }: FieldProps) {
       <div>
         {choices ? (
           <select id={id} value={source} onChange={(event) => onChange(event.currentTarget.value)}>
-            {[...new Set(["", source, ...choices])].map((each) => (
-              <option key={each} value={each}>
-                {each || "not given"}
-              </option>
-            ))}
+            <Options of={[...new Set(["", source, ...choices])]} none="not given" />
           </select>
         ) : (
           <textarea id={id} rows={lines} spellcheck={false} value={text} placeholder="not given" aria-invalid={!isText && source.trim() !== "" && !isJson(source)} onInput={(event) => change(event.currentTarget.value)} />
@@ -172,8 +165,4 @@ function Field({ name, source, schema, onChange }: FieldProps) {
       </div>
     </div>
   );
-}
-
-function asObject(value: unknown): Body {
-  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Body) : {};
 }

@@ -1,11 +1,11 @@
 // One request for approval: the call, who asks, its arguments, and the decision.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type Approval, get, type SessionApproval } from "../api";
+import { useRef, useState } from "preact/hooks";
+import { ApiError, type Approval, type SessionApproval } from "../api";
 import { countdown, dateAndTime } from "../format";
 import { now } from "../clock";
-import { asApiError } from "../session";
-import { PageLink, Problem, Tag } from "../ui/parts";
+import { useLoaded } from "../loaded";
+import { Fact, PageLink, Problem, Tag } from "../ui/parts";
 import { JsonBlock, Line } from "../ui/text";
 import { Arguments, type Draft, sourceOf, useDraft } from "./arguments";
 import { outcome } from "./list";
@@ -15,19 +15,10 @@ import { checked, decide, type Decision, pending, permissions, recent, sessions 
 /** The request with all of its arguments, in its present state. */
 function useRequest(id: string): Approval | ApiError | null {
   const listed = [...pending.value, ...recent.value].find((each) => each.id === id);
-  const [found, setFound] = useState<Approval | ApiError | null>(null);
   const isComplete = listed !== undefined && !listed.is_cut;
-  useEffect(() => {
-    if (isComplete) return;
-    const controller = new AbortController();
-    get<{ approval: Approval }>(`/api/approvals/${encodeURIComponent(id)}`, controller.signal).then(
-      ({ approval }) => setFound(approval),
-      (error) => controller.signal.aborted || setFound(asApiError(error)),
-    );
-    return () => controller.abort();
-  }, [id, isComplete, listed?.state]);
+  const { value, error } = useLoaded<{ approval: Approval }>(isComplete ? null : `/api/approvals/${encodeURIComponent(id)}`, listed?.state);
   if (isComplete) return listed;
-  return found instanceof ApiError || found === null ? found : { ...found, state: listed?.state ?? found.state };
+  return error ?? (value && { ...value.approval, state: listed?.state ?? value.approval.state });
 }
 
 export function RequestDetail({ id, onDeny }: { id: string; onDeny: (decide: (reason: string) => Promise<void>) => void }) {
@@ -118,36 +109,20 @@ function Loaded({ request, onDeny }: { request: Approval; onDeny: (decide: (reas
 }
 
 function Facts({ request }: { request: Approval }) {
-  const facts: [string, string][] = [
-    ["Agent", request.agent],
-    ["Role", request.role === request.agent ? "" : request.role],
-    ["Session", request.session_key],
-    ["Rule", request.rule],
-    ["Source", request.source || "this server"],
-    ["Address", request.endpoint],
-    ["Asked", dateAndTime(request.created)],
-    ["Id", request.id],
-  ];
   return (
     <dl class="facts">
-      {facts.map(
-        ([name, value]) =>
-          value && (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>
-                <Line text={value} />
-              </dd>
-            </div>
-          ),
-      )}
+      <Fact name="Agent" value={request.agent} />
+      <Fact name="Role" value={request.role === request.agent ? "" : request.role} />
+      <Fact name="Session" value={request.session_key} />
+      <Fact name="Rule" value={request.rule} />
+      <Fact name="Source" value={request.source || "this server"} />
+      <Fact name="Address" value={request.endpoint} />
+      <Fact name="Asked" value={dateAndTime(request.created)} />
+      <Fact name="Id" value={request.id} />
       {request.turn && (
-        <div>
-          <dt>Turn</dt>
-          <dd>
-            <PageLink to={`turns/${encodeURIComponent(request.turn)}?at=p${encodeURIComponent(request.id)}`}>Show it</PageLink>
-          </dd>
-        </div>
+        <Fact name="Turn">
+          <PageLink to={`turns/${encodeURIComponent(request.turn)}?at=p${encodeURIComponent(request.id)}`}>Show it</PageLink>
+        </Fact>
       )}
     </dl>
   );

@@ -160,13 +160,9 @@ function Row({ request, about, end }: { request: Approval | Permission; about?: 
         openRequest(request.id);
       }}
     >
-      <span class="call-name">
-        <Line text={request.tool} />
-      </span>
+      <Line class="call-name" text={request.tool} />
       <span class="end">{end}</span>
-      <span class="request-about">
-        <Line text={about ?? ("arguments_text" in request ? `${request.session_key} ${request.arguments_text.slice(0, 300)}` : "")} />
-      </span>
+      <Line class="request-about" text={about ?? ("arguments_text" in request ? `${request.session_key} ${request.arguments_text.slice(0, 300)}` : "")} />
     </a>
   );
 }

@@ -1,9 +1,9 @@
 // Standing permissions: what one covers in words, and how one is chosen, step by step, before it is written.
 
-import { useEffect, useState } from "preact/hooks";
-import { ApiError, type Approval, type Criterion, get, type Permission, type Proposal } from "../api";
+import { useState } from "preact/hooks";
+import type { Approval, Criterion, Permission, Proposal } from "../api";
 import { dateAndTime } from "../format";
-import { asApiError } from "../session";
+import { useLoaded } from "../loaded";
 import { Dialog, Problem, Tag } from "../ui/parts";
 import { Line, named } from "../ui/text";
 import { revoke } from "./store";
@@ -91,17 +91,14 @@ interface AllowAlwaysProps {
 
 /** Shows the narrowest permission, lets a person widen it, and shows the rule that would be written. */
 export function AllowAlways({ request, onAllow, onClose }: AllowAlwaysProps) {
-  const [found, setFound] = useState<Proposal | ApiError | null>(null);
+  const { value: found, error } = useLoaded<Proposal>(`/api/approvals/${encodeURIComponent(request.id)}/permission`);
   const [chosen, setChosen] = useState<Chosen>({ arguments: {}, facts: {} });
-  useEffect(() => {
-    get<Proposal>(`/api/approvals/${encodeURIComponent(request.id)}/permission`).then(setFound, (error) => setFound(asApiError(error)));
-  }, []);
   return (
     <Dialog title="Always allow" onClose={onClose}>
-      {found === null ? (
+      {error ? (
+        <Problem error={error} />
+      ) : found === null ? (
         <p class="none">Loading…</p>
-      ) : found instanceof ApiError ? (
-        <Problem error={found} />
       ) : (
         <form
           class="allow"

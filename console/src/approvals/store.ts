@@ -1,10 +1,11 @@
 // Requests for approval, followed on every page: the event stream says when to read them again.
 
-import { batch, effect, signal } from "@preact/signals";
+import { batch, signal } from "@preact/signals";
 import { type ApiError, type Approval, type Criterion, get, type Permission, post, request as send, type SessionApproval } from "../api";
 import { listen } from "../live";
 import { goTo } from "../route";
 import { asApiError } from "../session";
+import { stored } from "../stored";
 import { named } from "../ui/text";
 
 const RECENT = 50;
@@ -140,24 +141,4 @@ function notify(request: Approval): void {
     goTo(`approvals/${encodeURIComponent(request.id)}`);
     notice.close();
   };
-}
-
-/** A text that the browser keeps. */
-function stored(key: string) {
-  let kept = "";
-  try {
-    kept = localStorage.getItem(key) ?? "";
-  } catch {
-    // storage is forbidden: it is for this page
-  }
-  const value = signal(kept);
-  effect(() => {
-    try {
-      if (value.value) localStorage.setItem(key, value.value);
-      else localStorage.removeItem(key);
-    } catch {
-      // likewise
-    }
-  });
-  return value;
 }

@@ -3,12 +3,13 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Approval } from "../api";
 import { decide, pending } from "../approvals/store";
-import { duration, pretty } from "../format";
+import { duration } from "../format";
+import { indented } from "../json";
 import { listen } from "../live";
 import type { ConsolePage } from "../pages";
 import { go } from "../route";
 import { info } from "../session";
-import { PageLink, StateMark } from "../ui/parts";
+import { Bad, Options, PageLink, StateMark } from "../ui/parts";
 import { Line, TextBlock, visible } from "../ui/text";
 import { again, type Entry, entries, isRunning, KINDS, loadModels, model, models, restart, role, say, stop, take, type ToolUse } from "./store";
 
@@ -39,11 +40,7 @@ function Settings() {
         <label>
           Role
           <select value={role.value || roles[0]} onChange={set("role")}>
-            {roles.map((each) => (
-              <option key={each} value={each}>
-                {each}
-              </option>
-            ))}
+            <Options of={roles} />
           </select>
         </label>
       )}
@@ -51,11 +48,7 @@ function Settings() {
         Model
         {known.length ? (
           <select value={chosen} onChange={set("model")}>
-            {(known.includes(chosen) ? known : [chosen, ...known]).map((each) => (
-              <option key={each} value={each}>
-                {each}
-              </option>
-            ))}
+            <Options of={known.includes(chosen) ? known : [chosen, ...known]} />
           </select>
         ) : (
           <input value={chosen} onChange={set("model")} spellcheck={false} autocomplete="off" placeholder="name of a model" />
@@ -124,11 +117,7 @@ function Said({ entry, isLast }: { entry: Entry; isLast: boolean }) {
         )}
         {entry.state === "running" && isEmpty && <p class="none">Waiting for the model…</p>}
         {entry.state === "done" && isEmpty && entry.role === "assistant" && <p class="none">The answer is empty.</p>}
-        {entry.problem && (
-          <p class="bad" role="alert">
-            <Line text={entry.problem} />
-          </p>
-        )}
+        <Bad text={entry.problem} role="alert" />
         {entry.role === "assistant" && entry.state !== "running" && (
           <p class="after">
             {entry.state === "stopped" && <span class="dim">stopped</span>}
@@ -165,13 +154,11 @@ function Waiting({ request }: { request: Approval }) {
   return (
     <div class="call waits" role="group" aria-label={`${request.tool} waits for approval`}>
       <div class="call-head">
-        <span class="call-name">
-          <Line text={request.tool} />
-        </span>
+        <Line class="call-name" text={request.tool} />
         <span class="dim">waits for approval</span>
         <PageLink to={`approvals/${encodeURIComponent(request.id)}`}>Edit or allow for longer</PageLink>
       </div>
-      <TextBlock text={pretty(request.arguments_text)} label={`Arguments of ${request.tool}`} />
+      <TextBlock text={indented(request.arguments_text)} label={`Arguments of ${request.tool}`} />
       {problems.map((each) => (
         <p key={each} class="bad" role="alert">
           <Line text={each} />
@@ -195,16 +182,12 @@ function Used({ call, isOver }: { call: ToolUse; isOver: boolean }) {
     <details class="call">
       <summary class="call-head">
         <StateMark state={runs ? "running" : call.isError || call.result === null ? "failed" : "done"} />
-        <span class="call-name">
-          <Line text={call.name} />
-        </span>
-        <span class="dim gist">
-          <Line text={call.arguments.slice(0, 200)} />
-        </span>
+        <Line class="call-name" text={call.name} />
+        <Line class="dim gist" text={call.arguments.slice(0, 200)} />
         {call.seconds !== null && <span class="dim">{duration(call.seconds)}</span>}
       </summary>
-      <TextBlock text={pretty(call.arguments)} label={`Arguments of ${call.name}`} />
-      {call.result && <TextBlock text={pretty(call.result)} label={`Result of ${call.name}`} />}
+      <TextBlock text={indented(call.arguments)} label={`Arguments of ${call.name}`} />
+      {call.result && <TextBlock text={indented(call.result)} label={`Result of ${call.name}`} />}
     </details>
   );
 }

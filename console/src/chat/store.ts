@@ -2,6 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { ApiError, get, type RuntimeEvent, request } from "../api";
+import { isObject } from "../json";
 import { query } from "../route";
 import { asApiError } from "../session";
 import { readEvents } from "./sse";
@@ -167,10 +168,6 @@ function withText(parts: Part[], more: string): Part[] {
 function change(values: Partial<Entry>, mine = controller): void {
   const last = entries.peek().at(-1);
   if (last?.role === "assistant" && mine === controller) entries.value = entries.peek().with(-1, { ...last, ...values });
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 function text(value: unknown): string {

@@ -165,9 +165,7 @@ function FindingRow({ finding }: { finding: Finding }) {
   return (
     <li class={`is-${finding.status}`}>
       <span class="status">{finding.status}</span>
-      <span class="name">
-        <Line text={finding.name} />
-      </span>
+      <Line class="name" text={finding.name} />
       <div>
         {isCommand ? <code><Line text={finding.seen} /></code> : <Line text={finding.seen} />}
         {finding.advice && (

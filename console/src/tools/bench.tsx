@@ -4,14 +4,15 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, BASE, post } from "../api";
 import { pending } from "../approvals/store";
 import { duration, timeOfDay } from "../format";
-import { indented, isJson } from "../json";
+import { indented, isJson, isObject } from "../json";
 import { asApiError } from "../session";
+import { storageOr } from "../stored";
 import { Problem, Tag } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 import type { Detail } from "./detail";
 import { FormContext, Members } from "./form";
 import { role } from "./store";
-import { blank, faultsOf, isObject, kindOf, pointer, resolved, type Schema } from "./schema";
+import { blank, faultsOf, kindOf, pointer, resolved, type Schema } from "./schema";
 
 const HISTORY = "patchbay.bench";
 const MOST_KEPT = 10;
@@ -192,11 +193,7 @@ function Result({ called }: { called: Called }) {
       <div class="facts-line">
         <Tag kind={called.is_error ? "bad" : ""}>{called.is_error ? "failed" : "succeeded"}</Tag>
         <span>{duration(called.seconds)}</span>
-        {called.code && (
-          <span class="bad">
-            <Line text={called.code} />
-          </span>
-        )}
+        {called.code && <Line class="bad" text={called.code} />}
         {called.ran && <span>the tool {RAN[called.ran] ?? called.ran}</span>}
         <span>at {timeOfDay(called.at)}</span>
       </div>
@@ -208,7 +205,7 @@ function Result({ called }: { called: Called }) {
           <a href={`${BASE}${file.url}`} download>
             <Line text={file.name || file.url} />
           </a>{" "}
-          <span class="dim"><Line text={file.media_type} /></span>
+          <Line class="dim" text={file.media_type} />
         </p>
       ))}
       {isJson(called.content) ? (
@@ -252,12 +249,8 @@ function compact(text: string): string {
 // The history lives as long as the tab.
 
 function read(): Record<string, string[]> {
-  try {
-    const value: unknown = JSON.parse(window.sessionStorage.getItem(HISTORY) ?? "{}");
-    return isObject(value) ? (value as Record<string, string[]>) : {};
-  } catch {
-    return {};
-  }
+  const value: unknown = storageOr(() => JSON.parse(window.sessionStorage.getItem(HISTORY) ?? "{}"));
+  return isObject(value) ? (value as Record<string, string[]>) : {};
 }
 
 function historyOf(tool: string): string[] {
@@ -271,10 +264,6 @@ function keep(tool: string, text: string): string[] {
   if (text.length > MOST_CHARS) return before;
   const next = [text, ...before.filter((each) => each !== text)].slice(0, MOST_KEPT);
   const others = Object.entries(read()).filter(([name]) => name !== tool).slice(0, MOST_TOOLS - 1);
-  try {
-    window.sessionStorage.setItem(HISTORY, JSON.stringify(Object.fromEntries([[tool, next], ...others])));
-  } catch {
-    // full, or not allowed: the history is that of the page
-  }
+  storageOr(() => window.sessionStorage.setItem(HISTORY, JSON.stringify(Object.fromEntries([[tool, next], ...others]))));
   return next;
 }

@@ -1,11 +1,12 @@
 // Definitions of an MCP server's tools that have changed since they were accepted, as a diff, and their acceptance.
 
-import { useEffect, useState } from "preact/hooks";
-import { ApiError, get, post } from "../api";
+import { useState } from "preact/hooks";
+import { type ApiError, post } from "../api";
 import { plural } from "../format";
+import { useLoaded } from "../loaded";
 import { asApiError } from "../session";
 import { Diff } from "../ui/diff";
-import { Problem, StateMark } from "../ui/parts";
+import { CloseButton, Problem, StateMark } from "../ui/parts";
 import { Line } from "../ui/text";
 import { closeTool } from "./list";
 import { load } from "./store";
@@ -17,25 +18,18 @@ interface Changes {
 }
 
 export function ServerChanges({ server, names }: { server: string; names: string }) {
-  const [changes, setChanges] = useState<Changes | null>(null);
-  const [error, setError] = useState<ApiError | null>(null);
-  const [times, setTimes] = useState(0);
-  useEffect(() => {
-    const controller = new AbortController();
-    get<Changes>(`/api/console/tools/changes?server=${encodeURIComponent(server)}`, controller.signal).then(setChanges, (problem) => {
-      if (!controller.signal.aborted) setError(asApiError(problem));
-    });
-    return () => controller.abort();
-  }, [server, names, times]);
+  const { value: changes, error: unread, reload } = useLoaded<Changes>(`/api/console/tools/changes?server=${encodeURIComponent(server)}`, names);
+  const [refused, setRefused] = useState<ApiError | null>(null);
+  const error = refused ?? unread;
   const accept = async () => {
-    setError(null);
+    setRefused(null);
     try {
       await post("/api/console/tools/changes", { server, digest: changes!.digest });
       await load();
       closeTool();
     } catch (problem) {
-      setError(asApiError(problem));
-      setTimes(times + 1);
+      setRefused(asApiError(problem));
+      reload();
     }
   };
   return (
@@ -47,9 +41,7 @@ export function ServerChanges({ server, names }: { server: string; names: string
             Changed definitions of <Line text={server} />
           </h1>
           <p class="actions">
-            <button type="button" class="quiet" onClick={closeTool} aria-label="Close the tool" title="Close (Esc)">
-              ✕
-            </button>
+            <CloseButton what="the tool" onClick={closeTool} />
           </p>
         </div>
         <p>

@@ -1,11 +1,10 @@
 // The selected tool: its facts, the bench, its schema, and its last calls.
 
-import { useEffect, useState } from "preact/hooks";
-import { type ApiError, BASE, get } from "../api";
+import { BASE } from "../api";
 import { count, dateAndTime, duration, timeOfDay } from "../format";
-import { asApiError } from "../session";
+import { useLoaded } from "../loaded";
 import { Tabs } from "../turns/attempt";
-import { Problem, StateMark } from "../ui/parts";
+import { Bad, CloseButton, Fact, Problem, StateMark } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 import { Bench } from "./bench";
 import { ServerChanges } from "./changes";
@@ -32,27 +31,13 @@ export function ToolDetail({ name }: { name: string }) {
 }
 
 function Registered({ name }: { name: string }) {
-  const [detail, setDetail] = useState<Detail | null>(null);
-  const [error, setError] = useState<ApiError | null>(null);
-  const [times, setTimes] = useState(0);
-  const listed = listing.value;
-  useEffect(() => {
-    const controller = new AbortController();
-    const search = new URLSearchParams({ name, role: role.peek() });
-    get<Detail>(`/api/console/tools/definition?${search}`, controller.signal).then(
-      (found) => {
-        setDetail(found);
-        setError(null);
-      },
-      (problem) => !controller.signal.aborted && setError(asApiError(problem)),
-    );
-    return () => controller.abort();
-  }, [listed, times]);
+  const search = new URLSearchParams({ name, role: role.value });
+  const { value: detail, error, reload } = useLoaded<Detail>(`/api/console/tools/definition?${search}`, listing.value);
   return (
     <>
       {!detail && <h1 class="unseen">Tool</h1>}
       {error ? (
-        <Problem error={error} retry={() => setTimes(times + 1)}>
+        <Problem error={error} retry={reload}>
           {error.status === 404 && <button type="button" onClick={closeTool}>Back to the list</button>}
         </Problem>
       ) : detail ? (
@@ -74,16 +59,10 @@ function Loaded({ tool }: { tool: Detail }) {
             <Line text={tool.name} />
           </h1>
           <p class="actions">
-            <button type="button" class="quiet" onClick={closeTool} aria-label="Close the tool" title="Close (Esc)">
-              ✕
-            </button>
+            <CloseButton what="the tool" onClick={closeTool} />
           </p>
         </div>
-        {tool.problem && (
-          <p class="bad">
-            <Line text={tool.problem} />
-          </p>
-        )}
+        <Bad text={tool.problem} />
         <dl class="facts">
           <Fact name="From" value={tool.source || KIND_NAMES[tool.kind]} />
           <Fact name="State" value={tool.state} />
@@ -97,7 +76,7 @@ function Loaded({ tool }: { tool: Detail }) {
         </dl>
         {tool.failed && (
           <p class="last-error">
-            Last failure: <span class="bad"><Line text={tool.failed.code} /></span> <TurnLink outcome={tool.failed} />
+            Last failure: <Line class="bad" text={tool.failed.code} /> <TurnLink outcome={tool.failed} />
           </p>
         )}
       </header>
@@ -111,18 +90,6 @@ function Loaded({ tool }: { tool: Detail }) {
         />
       </div>
     </>
-  );
-}
-
-function Fact({ name, value }: { name: string; value: string }) {
-  if (!value) return null;
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>
-        <Line text={value} />
-      </dd>
-    </div>
   );
 }
 
@@ -163,9 +130,7 @@ function Calls({ calls }: { calls: Outcome[] }) {
             <span class={call.code ? "fill failed" : "fill"} style={{ width: `${(100 * call.seconds) / longest}%` }} />
           </span>
           <span class="seconds">{call.seconds ? duration(call.seconds) : "not run"}</span>
-          <span class="bad">
-            <Line text={call.code} />
-          </span>
+          <Line class="bad" text={call.code} />
         </li>
       ))}
     </ol>

@@ -2,8 +2,9 @@
 
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useId, useState } from "preact/hooks";
+import { isObject } from "../json";
 import { Line } from "../ui/text";
-import { blank, choicesOf, isObject, isRequired, isSame, kindOf, member, pointer, propertiesOf, resembles, resolved, type Schema, variantOf, variantsOf } from "./schema";
+import { blank, choicesOf, isRequired, isSame, kindOf, member, pointer, propertiesOf, resembles, resolved, type Schema, variantOf, variantsOf } from "./schema";
 
 export interface FormState {
   root: Schema;

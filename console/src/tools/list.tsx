@@ -1,17 +1,15 @@
 // The list of tools: rows by source, one of which has the focus.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { count, duration, plural } from "../format";
 import { go, query } from "../route";
 import { info } from "../session";
-import { Problem, StateMark, Tag } from "../ui/parts";
+import { Options, Problem, StateMark, Tag } from "../ui/parts";
+import { focusList, type Rows, useRows } from "../ui/rows";
 import { Line } from "../ui/text";
 import { VirtualList } from "../ui/virtual";
 import { COLUMNS, type Column, listError, listing, load, type Row, role, rows, selected, selectTool, sort, type Tool } from "./store";
-
-const WIDE_ROW = 32;
-const NARROW_ROW = 52;
-const WIDE = 720;
 
 export const KIND_NAMES: Record<Tool["kind"], string> = {
   function: "Functions of this program",
@@ -22,10 +20,6 @@ export const KIND_NAMES: Record<Tool["kind"], string> = {
   added: "Added to requests by hooks or Patchbay",
   client: "Sent by clients with their requests",
 };
-
-export function focusList(): void {
-  document.querySelector<HTMLElement>(".tools .row[tabindex='0']")?.focus({ preventScroll: true });
-}
 
 export function closeTool(): void {
   selectTool(null);
@@ -40,70 +34,46 @@ export function shareOf(tool: Pick<Tool, "tokens">): string {
   return share < 1 ? "< 1 %" : `${Math.min(100, Math.round(share))} %`;
 }
 
+/** The tool whose row has the focus, or had it last. */
+const focused = signal<string | null>(null);
+
+function names(): string[] {
+  return rows.value.flatMap((row) => ("tool" in row ? [row.key] : []));
+}
+
+function currentName(): string | null {
+  const known = names();
+  return [focused.value, selected.value].find((name) => name !== null && known.includes(name)) ?? known[0] ?? null;
+}
+
+const ROWS: Rows = {
+  keys: names,
+  current: currentName,
+  open: () => selected.peek(),
+  placeOf(name) {
+    const index = rows.peek().findIndex((row) => row.key === name);
+    const isFirst = index > 0 && !("tool" in rows.peek()[index - 1]!); // it is seen with the row of its source
+    return { first: isFirst ? index - 1 : index, index };
+  },
+  focus: (name) => (focused.value = name),
+  select: selectTool,
+};
+
 export function ToolList() {
-  const scroller = useRef<HTMLDivElement>(null);
-  const frame = useRef<HTMLElement>(null);
-  const [width, setWidth] = useState(WIDE);
-  const [focused, setFocused] = useState<string | null>(null);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(entry!.contentRect.width));
-    observer.observe(frame.current!);
-    return () => observer.disconnect();
-  }, []);
-
-  const isWide = width >= WIDE;
-  const rowHeight = isWide ? WIDE_ROW : NARROW_ROW;
+  const { frame, scroller, isWide, rowHeight, reveal, onKeyDown } = useRows(ROWS);
   const shown = rows.value;
-  const names = shown.flatMap((row) => ("tool" in row ? [row.key] : []));
-  const current = [focused, selected.value].find((name) => name !== null && names.includes(name)) ?? names[0] ?? null;
-
-  const reveal = (key: string) => {
-    const element = scroller.current!;
-    const head = element.querySelector<HTMLElement>(".head")?.offsetHeight ?? 0;
-    const index = rows.peek().findIndex((row) => row.key === key);
-    const top = index * rowHeight;
-    const above = index > 0 && !("tool" in rows.peek()[index - 1]!) ? top - rowHeight : top; // with the row of its source
-    if (above < element.scrollTop) element.scrollTop = above;
-    else if (top + rowHeight + head > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight + head - element.clientHeight;
-  };
+  const current = currentName();
   const isLoaded = listing.value !== null;
   useEffect(() => {
     if (isLoaded && selected.value !== null && scroller.current) reveal(selected.value);
   }, [isLoaded, rowHeight]);
-  const move = (by: number) => {
-    const key = names[Math.max(0, Math.min(names.length - 1, names.indexOf(current ?? "") + by))];
-    if (key === undefined) return;
-    setFocused(key);
-    reveal(key);
-    requestAnimationFrame(focusList);
-    if (selected.peek() !== null && selected.peek() !== key) selectTool(key, true);
-  };
-  useEffect(() => {
-    const onMove = (event: Event) => {
-      const isThere = scroller.current?.contains(document.activeElement) || selected.peek() !== null;
-      move(isThere ? (event as CustomEvent<number>).detail : 0);
-    };
-    window.addEventListener("console:move", onMove);
-    return () => window.removeEventListener("console:move", onMove);
-  });
-  const onKeyDown = (event: KeyboardEvent) => {
-    if ((event.target as HTMLElement).closest("button")) return;
-    const page = Math.max(1, Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 1);
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
-    if (by !== undefined) move(by);
-    else if (event.key === "Enter" && current !== null) {
-      if (selected.peek() === current) document.getElementById("detail")?.focus();
-      else selectTool(current);
-    } else return;
-    event.preventDefault();
-  };
 
   return (
     <section class={`list ${isWide ? "wide" : "narrow"}`} ref={frame} aria-label="Tools">
       {selected.value === null && <h1 class="unseen">Tools</h1>}
       <Filters />
       {listError.value && <Problem error={listError.value} retry={() => void load()} />}
-      {listing.value && !names.length && !shown.length ? (
+      {listing.value && !shown.length ? (
         <Empty />
       ) : (
         <div class="grid" role="grid" aria-label="Tools" aria-rowcount={shown.length + 1} onKeyDown={onKeyDown}>
@@ -117,7 +87,7 @@ export function ToolList() {
             row={(index, top) => {
               const row = shown[index]!;
               if (!("tool" in row)) return <SourceRow key={row.key} row={row} index={index} top={top} />;
-              return <ToolRow key={row.key} tool={row.tool} index={index} top={top} isCurrent={row.key === current} onFocus={() => setFocused(row.key)} />;
+              return <ToolRow key={row.key} tool={row.tool} index={index} top={top} isCurrent={row.key === current} onFocus={() => (focused.value = row.key)} />;
             }}
           >
             <Head />
@@ -146,11 +116,7 @@ function Filters() {
       />
       {found && found.roles.length > 1 && (
         <select aria-label="Role" value={found.role} onChange={(event) => go({ query: { role: event.currentTarget.value, tool: null } })}>
-          {found.roles.map((each) => (
-            <option key={each} value={each}>
-              {each}
-            </option>
-          ))}
+          <Options of={found.roles} />
         </select>
       )}
     </form>
@@ -190,11 +156,7 @@ function SourceRow({ row, index, top }: { row: Extract<Row, { source: string }>;
           </b>
         )}
         {server && server.state !== "ready" && <Tag kind={server.state === "down" ? "bad" : ""}>{server.state}</Tag>}
-        {server?.problem && (
-          <span class="bad">
-            <Line text={server.problem} />
-          </span>
-        )}
+        {server?.problem && <Line class="bad" text={server.problem} />}
         <span class="dim"> {row.count}</span>
       </span>
     </div>
@@ -228,9 +190,7 @@ function ToolRow({ tool, index, top, isCurrent, onFocus }: { tool: Tool; index: 
           <Line text={tool.name} />
         </b>
         {tool.state !== "active" && tool.state !== "offered" && <Tag kind="bad">{tool.state}</Tag>}
-        <span class="dim">
-          <Line text={tool.description} />
-        </span>
+        <Line class="dim" text={tool.description} />
       </span>
       <span role="gridcell" class="calls" data-unit={tool.calls === 1 ? "call" : "calls"}>
         {tool.calls ? count(tool.calls) : <span class="dim">0</span>}

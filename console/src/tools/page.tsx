@@ -4,8 +4,9 @@ import { effect } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { listen } from "../live";
 import type { ConsolePage } from "../pages";
+import { focusList } from "../ui/rows";
 import { ToolDetail } from "./detail";
-import { closeTool, focusList, ToolList } from "./list";
+import { closeTool, ToolList } from "./list";
 import { load, refresh, role, selected, stop } from "./store";
 
 const KINDS = ["agent.tool.exec_end", "agent.tool.exec_skipped", "server.request"];

@@ -1,6 +1,9 @@
 // JSON Schema as far as a form needs it: what control a part gets, its first value, and what is plainly wrong with a value.
 // Schemas are hostile data: depth, number of members and choices are bounded, and patterns are left to the server.
 
+import { isObject } from "../json";
+import { decoded } from "../route";
+
 export type Schema = Record<string, unknown>;
 export type Kind = "choice" | "text" | "number" | "boolean" | "null" | "object" | "array" | "variants" | "json";
 
@@ -13,10 +16,6 @@ const MOST_REFS = 20;
 const MOST_CHECKED = 20_000;
 const MOST_MADE = 300;
 let left = 0;
-
-export function isObject(value: unknown): value is Schema {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
 
 /** An own member; names such as "constructor" are only members where a schema has them. */
 export function member(value: unknown, name: string): unknown {
@@ -37,14 +36,6 @@ export function resolved(given: unknown, root: Schema): Schema {
     schema = { ...(isObject(base) ? base : {}), ...rest };
   }
   return schema;
-}
-
-function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
 }
 
 export function choicesOf(schema: Schema): unknown[] | null {

@@ -1,15 +1,13 @@
 // One request to a model: what it was sent, the raw text of its answer beside what was read from it, and why it was asked again.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { ApiError, type Attempt, type AttemptContent, type Call, get, type Reading, type ReadCall, type Summary } from "../api";
+import { ApiError, type Attempt, type AttemptContent, type Call, type Reading, type ReadCall, type Summary } from "../api";
 import { count, duration, plural } from "../format";
+import { useLoaded } from "../loaded";
 import { go, query } from "../route";
-import { asApiError } from "../session";
 import { ModeTags, Problem, Tag } from "../ui/parts";
 import { JsonBlock, Line, type Mark, TextBlock } from "../ui/text";
 import { CallBlock, Messages, messagesOf, Others, Tools, toolsOf } from "./content";
-
-const READ_AGAIN = 1000;
 
 /** What an attempt is for, beside an answer. */
 const PURPOSES: Record<string, string> = {
@@ -17,30 +15,11 @@ const PURPOSES: Record<string, string> = {
   check: "This request finds out whether the server dropped the tools",
 };
 
-/** The content of an attempt, read again while the turn runs. */
+/** The content of an attempt, read again while the turn runs; null until it is known, and for no attempt. */
 export function useAttempt(turnId: string, index: number | null, isRunning: boolean): AttemptContent | ApiError | null {
-  const [found, setFound] = useState<{ key: string; content: AttemptContent | ApiError } | null>(null);
-  const key = `${turnId} ${index}`;
-  useEffect(() => {
-    if (index === null) return;
-    const controller = new AbortController();
-    let timer = 0;
-    const read = async () => {
-      try {
-        const content = await get<AttemptContent>(`/api/turns/${encodeURIComponent(turnId)}/attempts/${index}`, controller.signal);
-        setFound({ key, content });
-        if (isRunning) timer = window.setTimeout(() => void read(), READ_AGAIN);
-      } catch (error) {
-        if (!controller.signal.aborted) setFound({ key, content: asApiError(error) });
-      }
-    };
-    void read();
-    return () => {
-      controller.abort();
-      window.clearTimeout(timer);
-    };
-  }, [key, isRunning]);
-  return found?.key === key ? found.content : null;
+  const path = index === null ? null : `/api/turns/${encodeURIComponent(turnId)}/attempts/${index}`;
+  const { value, error } = useLoaded<AttemptContent>(path, isRunning, () => isRunning);
+  return error ?? value;
 }
 
 export function AttemptPanel({ turn, attempt }: { turn: Summary; attempt: Attempt }) {

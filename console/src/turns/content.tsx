@@ -2,7 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import type { Body, Call } from "../api";
-import { plural, pretty } from "../format";
+import { plural } from "../format";
+import { indented, isObject } from "../json";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 
 type Json = Record<string, unknown>;
@@ -44,11 +45,7 @@ export function Message({ message, isNew = false }: { message: Json; isNew?: boo
             new
           </span>
         )}
-        {typeof name === "string" && (
-          <span class="dim">
-            <Line text={name} />
-          </span>
-        )}
+        {typeof name === "string" && <Line class="dim" text={name} />}
       </div>
       <div class="said">
         {contentBlocks(message.content, `${role} message`)}
@@ -90,15 +87,11 @@ export function CallBlock({ call, label, children }: { call: Call; label?: strin
     <div class="call">
       <div class="call-head">
         {label && <span class="number">{label}</span>}
-        <span class="call-name">
-          <Line text={call.name} />
-        </span>
+        <Line class="call-name" text={call.name} />
         {children}
-        <span class="dim id">
-          <Line text={call.id} />
-        </span>
+        <Line class="dim id" text={call.id} />
       </div>
-      <TextBlock text={pretty(call.arguments)} label={`Arguments of ${call.name}`} />
+      <TextBlock text={indented(call.arguments)} label={`Arguments of ${call.name}`} />
     </div>
   );
 }
@@ -114,12 +107,8 @@ export function Tools({ tools }: { tools: Json[] }) {
           <li key={index}>
             <details>
               <summary>
-                <span class="call-name">
-                  <Line text={typeof name === "string" ? name : "?"} />
-                </span>
-                <span class="dim">
-                  <Line text={typeof description === "string" ? description : ""} />
-                </span>
+                <Line class="call-name" text={typeof name === "string" ? name : "?"} />
+                <Line class="dim" text={typeof description === "string" ? description : ""} />
               </summary>
               {typeof description === "string" && description.length > 80 && <TextBlock text={description} label="Description" />}
               <JsonBlock value={parameters ?? {}} label={`Schema of ${String(name)}`} />
@@ -141,8 +130,4 @@ export function Others({ body }: { body: Body }) {
       <JsonBlock value={rest} label="Other members" />
     </details>
   );
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

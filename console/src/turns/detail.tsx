@@ -1,12 +1,13 @@
 // The selected turn: its facts, its waterfall, and the part that is selected in it.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, BASE, get, type Turn } from "../api";
+import { useEffect, useRef } from "preact/hooks";
+import { BASE, type Turn } from "../api";
 import { count, dateAndTime, duration } from "../format";
 import { now } from "../clock";
+import { useLoaded } from "../loaded";
 import { go, query, urlOf } from "../route";
-import { asApiError, info } from "../session";
-import { Copy, ModeTags, Problem, StateMark } from "../ui/parts";
+import { info } from "../session";
+import { Bad, CloseButton, Copy, Fact, ModeTags, Problem, StateMark } from "../ui/parts";
 import { JsonBlock, Line } from "../ui/text";
 import { AttemptPanel, NotKept, Tabs } from "./attempt";
 import { Messages, messagesOf, Others, Tools, toolsOf } from "./content";
@@ -16,38 +17,9 @@ import { ToolPanel } from "./tool";
 import { turns } from "./store";
 import { type Part, partsOf, Waterfall } from "./waterfall";
 
-const READ_AGAIN = 1000;
-
-/** The turn, read again while it runs and when the list hears of its end. */
-function useTurn(id: string): { turn: Turn | null; error: ApiError | null; reload: () => void } {
-  const [turn, setTurn] = useState<Turn | null>(null);
-  const [error, setError] = useState<ApiError | null>(null);
-  const [times, setTimes] = useState(0);
-  const listed = turns.value.find((each) => each.id === id)?.state;
-  useEffect(() => {
-    const controller = new AbortController();
-    let timer = 0;
-    const read = async () => {
-      try {
-        const found = await get<Turn>(`/api/turns/${encodeURIComponent(id)}`, controller.signal);
-        setTurn(found);
-        setError(null);
-        if (found.state === "running") timer = window.setTimeout(() => void read(), READ_AGAIN);
-      } catch (problem) {
-        if (!controller.signal.aborted) setError(asApiError(problem));
-      }
-    };
-    void read();
-    return () => {
-      controller.abort();
-      window.clearTimeout(timer);
-    };
-  }, [id, times, listed]);
-  return { turn, error, reload: () => setTimes(times + 1) };
-}
-
 export function TurnDetail({ id }: { id: string }) {
-  const { turn, error, reload } = useTurn(id);
+  const listed = turns.value.find((each) => each.id === id)?.state; // read again when the list hears of its end
+  const { value: turn, error, reload } = useLoaded<Turn>(`/api/turns/${encodeURIComponent(id)}`, listed, (each) => each.state === "running");
   const ref = useRef<HTMLElement>(null);
   const edited = query.value.get("edit");
   const kept = info.value?.turns?.kept;
@@ -133,16 +105,10 @@ function Head({ turn, selected }: { turn: Turn; selected: Part }) {
           <a class="button" href={`${BASE}/api/turns/${encodeURIComponent(turn.id)}?download=1`} download>
             Export
           </a>
-          <button type="button" class="quiet" onClick={closeTurn} aria-label="Close the turn" title="Close (Esc)">
-            ✕
-          </button>
+          <CloseButton what="the turn" onClick={closeTurn} />
         </p>
       </div>
-      {turn.error && (
-        <p class="bad">
-          <Line text={turn.error} />
-        </p>
-      )}
+      <Bad text={turn.error} />
       <dl class="facts">
         <Fact name="Model" value={turn.model} />
         <Fact name="Role" value={turn.role} />
@@ -150,24 +116,18 @@ function Head({ turn, selected }: { turn: Turn; selected: Part }) {
         <Fact name="Began" value={dateAndTime(turn.began)} />
         <Fact name="Took" value={duration(seconds)} />
         {turn.prompt_tokens != null && (
-          <div title={tokensInWords(turn)}>
-            <dt>Tokens</dt>
-            <dd>
-              {count(turn.prompt_tokens)}
-              {turn.cached_tokens ? <span class="dim"> ({count(turn.cached_tokens)} cached)</span> : null} → {count(turn.completion_tokens)}
-            </dd>
-          </div>
+          <Fact name="Tokens" title={tokensInWords(turn)}>
+            {count(turn.prompt_tokens)}
+            {turn.cached_tokens ? <span class="dim"> ({count(turn.cached_tokens)} cached)</span> : null} → {count(turn.completion_tokens)}
+          </Fact>
         )}
         <Fact name="Tools offered" value={turn.tools ? String(turn.tools) : ""} />
         <Fact name="Status" value={turn.status && turn.status !== 200 ? `HTTP ${turn.status}` : ""} />
         <Fact name="Id" value={turn.id} />
         {turn.mode && (
-          <div>
-            <dt>Read as</dt>
-            <dd>
-              <ModeTags mode={turn.mode} format={turn.format} constraint={turn.constraint} />
-            </dd>
-          </div>
+          <Fact name="Read as">
+            <ModeTags {...turn} />
+          </Fact>
         )}
       </dl>
       {reasons.length > 0 && (
@@ -180,18 +140,6 @@ function Head({ turn, selected }: { turn: Turn; selected: Part }) {
         </ul>
       )}
     </header>
-  );
-}
-
-function Fact({ name, value }: { name: string; value: string }) {
-  if (!value) return null;
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>
-        <Line text={value} />
-      </dd>
-    </div>
   );
 }
 

@@ -1,22 +1,18 @@
 // The list of turns: a grid whose rows have the focus one at a time.
 
 import { signal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { bytes, count, dateAndTime, duration, plural, timeOfDay } from "../format";
 import type { Summary } from "../api";
 import { now } from "../clock";
 import { go, parts } from "../route";
 import { info } from "../session";
 import { Copy, ModeTags, Problem, StateMark } from "../ui/parts";
+import { focusList, type Rows, useRows } from "../ui/rows";
 import { Line } from "../ui/text";
 import { VirtualList } from "../ui/virtual";
 import { Filters } from "./filters";
 import { filters, isLoaded, listError, load, loadOlder, turns } from "./store";
-
-const WIDE_ROW = 32;
-const NARROW_ROW = 52;
-/** Pixels of the list from which a turn is on one line. */
-const WIDE = 720;
 
 /** The turn whose row has the focus, or had it last. */
 export const focused = signal<string | null>(null);
@@ -26,11 +22,6 @@ function currentId(): string | null {
   const listed = turns.value;
   const known = [focused.value, parts.value[1]].find((id) => id != null && listed.some((turn) => turn.id === id));
   return known ?? listed[0]?.id ?? null;
-}
-
-export function focusList(): void {
-  const rows = document.querySelector<HTMLElement>(".list .row[tabindex='0']");
-  rows?.focus({ preventScroll: true });
 }
 
 /** Opens a turn beside the list. Another turn begins with its own part in view. */
@@ -43,69 +34,27 @@ export function closeTurn(): void {
   requestAnimationFrame(focusList);
 }
 
+const ROWS: Rows = {
+  keys: () => turns.peek().map((turn) => turn.id),
+  current: currentId,
+  open: () => parts.peek()[1] ?? null,
+  placeOf(id) {
+    const index = turns.peek().findIndex((turn) => turn.id === id);
+    return { first: index, index };
+  },
+  focus: (id) => (focused.value = id),
+  select: openTurn,
+};
+
 export function TurnList() {
-  const scroller = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(WIDE);
+  const { frame, scroller, isWide, rowHeight, onKeyDown } = useRows(ROWS);
   const [above, setAbove] = useState(0);
-  const frame = useRef<HTMLElement>(null);
-  const wasMoved = useRef(false);
   useEffect(() => {
     scroller.current?.scrollTo({ top: 0 });
   }, [filters.value]);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(entry!.contentRect.width));
-    observer.observe(frame.current!);
-    return () => observer.disconnect();
-  }, []);
-
-  const isWide = width >= WIDE;
-  const rowHeight = isWide ? WIDE_ROW : NARROW_ROW;
   const keys = turns.value.map((turn) => turn.id);
   const selected = parts.value[1] ?? null;
   const current = currentId();
-
-  // Keys come faster than the page is drawn: what they start from is read when they come.
-  const move = (by: number) => {
-    const listed = turns.peek();
-    const index = Math.max(0, Math.min(listed.length - 1, listed.findIndex((turn) => turn.id === currentId()) + by));
-    const id = listed[index]?.id;
-    if (id === undefined) return;
-    focused.value = id;
-    const element = scroller.current!;
-    const head = element.querySelector<HTMLElement>(".head")?.offsetHeight ?? 0;
-    const top = index * rowHeight;
-    if (top < element.scrollTop) element.scrollTop = top;
-    else if (top + rowHeight + head > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight + head - element.clientHeight;
-    requestAnimationFrame(focusList);
-    const open = parts.peek()[1];
-    if (open !== undefined && open !== id) openTurn(id, true);
-  };
-
-  // Keys of the page, wherever the focus is; app.tsx leaves out those of fields.
-  useEffect(() => {
-    const onMove = (event: Event) => {
-      const isThere = scroller.current?.contains(document.activeElement) || parts.peek()[1] !== undefined || wasMoved.current;
-      wasMoved.current = true;
-      move(isThere ? (event as CustomEvent<number>).detail : 0);
-    };
-    window.addEventListener("console:move", onMove);
-    return () => window.removeEventListener("console:move", onMove);
-  });
-
-  const onKeyDown = (event: KeyboardEvent) => {
-    const page = Math.max(1, Math.floor((scroller.current?.clientHeight ?? 0) / rowHeight) - 1);
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
-    const id = currentId();
-    if (by !== undefined) {
-      event.preventDefault();
-      move(by);
-    } else if (event.key === "Enter" && id !== null) {
-      event.preventDefault();
-      if (parts.peek()[1] === id) document.getElementById("detail")?.focus();
-      else openTurn(id);
-    }
-  };
-
   const isEmpty = isLoaded.value && !keys.length;
   return (
     <section class={`list ${isWide ? "wide" : "narrow"}`} ref={frame} aria-label="Turns">
@@ -190,7 +139,7 @@ function Row({ turn, index, top, isSelected, isCurrent }: RowProps) {
         <Line text={turn.model} />
       </span>
       <span role="gridcell" class="request">
-        {turn.error ? <span class="bad"><Line text={turn.error} /></span> : <Line text={turn.preview} />}
+        {turn.error ? <Line class="bad" text={turn.error} /> : <Line text={turn.preview} />}
       </span>
       <span role="gridcell" class="read-as">
         <ModeTags mode={turn.mode} format={turn.format} constraint={turn.constraint} />

@@ -5,8 +5,9 @@ import { useLayoutEffect } from "preact/hooks";
 import { listen } from "../live";
 import type { ConsolePage } from "../pages";
 import { parts, query } from "../route";
+import { focusList } from "../ui/rows";
 import { TurnDetail } from "./detail";
-import { closeTurn, focusList, TurnList } from "./list";
+import { closeTurn, TurnList } from "./list";
 import { filters, load, refresh, take } from "./store";
 
 const KINDS = ["server.request.begin", "server.request"];

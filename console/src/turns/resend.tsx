@@ -3,9 +3,10 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Attempt, type AttemptContent, type Body, get, post, type Turn } from "../api";
 import { count, duration } from "../format";
+import { isObject } from "../json";
 import { go } from "../route";
 import { asApiError } from "../session";
-import { ModeTags, Problem, StateMark } from "../ui/parts";
+import { ModeTags, Options, Problem, StateMark } from "../ui/parts";
 import { Line, TextBlock } from "../ui/text";
 import { useAttempt } from "./attempt";
 import { CallBlock } from "./content";
@@ -118,13 +119,13 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
           <label>
             Tools
             <select value={draft.tools} onChange={set("tools")}>
-              {TOOL_MODES.map((each) => <option key={each} value={each}>{each || "as the server is set"}</option>)}
+              <Options of={TOOL_MODES} none="as the server is set" />
             </select>
           </label>
           <label>
             Constrain
             <select value={draft.constrain} onChange={set("constrain")}>
-              {CONSTRAIN_MODES.map((each) => <option key={each} value={each}>{each || "as the server is set"}</option>)}
+              <Options of={CONSTRAIN_MODES} none="as the server is set" />
             </select>
           </label>
         </div>
@@ -255,7 +256,6 @@ function read(draft: Draft): { value: Body | null; problems: Partial<Record<keyo
       return null;
     }
   };
-  const isObject = (value: unknown) => typeof value === "object" && value !== null && !Array.isArray(value);
   const messages = parse("messages", (value) =>
     Array.isArray(value) && value.length && value.every((each) => isObject(each) && typeof each.role === "string")
       ? null

@@ -1,8 +1,9 @@
 // One tool call, or one approval, of a turn.
 
 import { ApiError, type Turn } from "../api";
-import { dateAndTime, duration, pretty } from "../format";
-import { PageLink, Tag } from "../ui/parts";
+import { dateAndTime, duration } from "../format";
+import { indented } from "../json";
+import { Fact, PageLink, Tag } from "../ui/parts";
 import { JsonBlock, Line, TextBlock } from "../ui/text";
 import { useAttempt } from "./attempt";
 import { isNew, Message, messagesOf } from "./content";
@@ -21,11 +22,7 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
       <div class="facts-line">
         <Tag kind={part.failed ? "bad" : ""}>{outcome(part)}</Tag>
         <span>{duration((part.end ?? part.begin) - part.begin)}</span>
-        {callId && (
-          <span class="dim">
-            <Line text={callId} />
-          </span>
-        )}
+        {callId && <Line class="dim" text={callId} />}
       </div>
       {part.note && (
         <p class="reason">
@@ -48,7 +45,7 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
       {(given !== undefined || called) && (
         <>
           <h2>Arguments</h2>
-          {given !== undefined ? <JsonBlock value={given} label="Arguments" /> : <TextBlock text={pretty(called!.arguments)} label="Arguments" />}
+          {given !== undefined ? <JsonBlock value={given} label="Arguments" /> : <TextBlock text={indented(called!.arguments)} label="Arguments" />}
         </>
       )}
       {part.kind === "tool" && <Result turn={turn} part={part} callId={callId} />}
@@ -97,33 +94,16 @@ function Approval({ part }: { part: Part }) {
   const asked = part.events.find((event) => event.kind === "agent.approval.requested")?.payload ?? {};
   return (
     <dl class="facts">
-      <div>
-        <dt>Request</dt>
-        <dd><PageLink to={`approvals/${encodeURIComponent(part.key.slice(1))}`}>{part.end === null ? "Decide about it" : "Show it"}</PageLink></dd>
-      </div>
-      {typeof asked.Rule === "string" && asked.Rule && (
-        <div>
-          <dt>Rule</dt>
-          <dd><Line text={asked.Rule} /></dd>
-        </div>
-      )}
-      {asked.Who !== undefined && (
-        <div>
-          <dt>Who may decide</dt>
-          <dd><Line text={String(asked.Who)} /></dd>
-        </div>
-      )}
-      {typeof asked.Deadline === "number" && (
-        <div>
-          <dt>Deadline</dt>
-          <dd>{dateAndTime(asked.Deadline)}</dd>
-        </div>
-      )}
+      <Fact name="Request">
+        <PageLink to={`approvals/${encodeURIComponent(part.key.slice(1))}`}>{part.end === null ? "Decide about it" : "Show it"}</PageLink>
+      </Fact>
+      <Fact name="Rule" value={typeof asked.Rule === "string" ? asked.Rule : ""} />
+      <Fact name="Who may decide" value={asked.Who === undefined ? "" : String(asked.Who)} />
+      <Fact name="Deadline" value={typeof asked.Deadline === "number" ? dateAndTime(asked.Deadline) : ""} />
       {asked.Facts !== undefined && (
-        <div>
-          <dt>Facts</dt>
-          <dd><TextBlock text={typeof asked.Facts === "string" ? asked.Facts : JSON.stringify(asked.Facts, null, 2)} label="Facts" /></dd>
-        </div>
+        <Fact name="Facts">
+          <TextBlock text={typeof asked.Facts === "string" ? asked.Facts : JSON.stringify(asked.Facts, null, 2)} label="Facts" />
+        </Fact>
       )}
     </dl>
   );

@@ -168,9 +168,7 @@ export function Waterfall({ parts, selected, now, onSelect }: WaterfallProps) {
               onClick={() => onSelect(part.key)}
             >
               <span class="kind">{part.kind}</span>
-              <span class="name">
-                <Line text={part.name} />
-              </span>
+              <Line class="name" text={part.name} />
               <span class="track" aria-hidden="true">
                 <span class="bar-box" style={{ left: `${at(part.begin)}%`, width: `${width}%` }}>
                   {wait > 0 && <span class="wait" style={{ width: `${wait * 100}%` }} />}
@@ -178,11 +176,7 @@ export function Waterfall({ parts, selected, now, onSelect }: WaterfallProps) {
                 </span>
               </span>
               <span class="seconds">{part.end === null ? `${duration(seconds)}…` : duration(seconds)}</span>
-              {part.note && (
-                <span class="note">
-                  <Line text={part.note} />
-                </span>
-              )}
+              {part.note && <Line class="note" text={part.note} />}
             </button>
           );
         })}

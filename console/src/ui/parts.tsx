@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, BASE, type State } from "../api";
 import { goTo } from "../route";
 import { needsSignIn } from "../session";
+import { Line } from "./text";
 
 const STATES: Record<State, string> = { running: "running", done: "done", failed: "failed" };
 
@@ -28,6 +29,48 @@ export function ModeTags({ mode, format, constraint }: { mode: string; format: s
       {format && <Tag title="The format of the calls">{format}</Tag>}
       {constraint && <Tag title={`The answer was constrained by a ${constraint === "schema" ? "JSON Schema" : "grammar"}`}>{constraint}</Tag>}
     </span>
+  );
+}
+
+/** What went wrong, in a sentence; nothing for none. */
+export function Bad({ text, role }: { text: string | undefined; role?: "alert" }) {
+  if (!text) return null;
+  return (
+    <p class="bad" role={role}>
+      <Line text={text} />
+    </p>
+  );
+}
+
+/** One of the facts in a list of them: a short text or what else stands there; nothing for none. */
+export function Fact({ name, value, title, children }: { name: string; value?: string; title?: string; children?: ComponentChildren }) {
+  if (!value && !children) return null;
+  return (
+    <div title={title}>
+      <dt>{name}</dt>
+      <dd>{value ? <Line text={value} /> : children}</dd>
+    </div>
+  );
+}
+
+export function CloseButton({ what, onClick }: { what: string; onClick: () => void }) {
+  return (
+    <button type="button" class="quiet" onClick={onClick} aria-label={`Close ${what}`} title="Close (Esc)">
+      ✕
+    </button>
+  );
+}
+
+/** The choices of a select; `none` is shown for the empty one. */
+export function Options({ of, none = "" }: { of: readonly string[]; none?: string }) {
+  return (
+    <>
+      {of.map((each) => (
+        <option key={each} value={each}>
+          {each || none}
+        </option>
+      ))}
+    </>
   );
 }
 

@@ -83,7 +83,8 @@ export function JsonBlock({ value, label }: { value: unknown; label: string }) {
   return <TextBlock text={JSON.stringify(value, null, 2) ?? "null"} label={label} />;
 }
 
-/** A short text on one line. */
-export function Line({ text }: { text: string }) {
-  return <bdi>{visible(text.replace(/\s+/g, " "))}</bdi>;
+/** A short text on one line; with a class in an element of its own. */
+export function Line({ text, class: own }: { text: string; class?: string }) {
+  const line = <bdi>{visible(text.replace(/\s+/g, " "))}</bdi>;
+  return own === undefined ? line : <span class={own}>{line}</span>;
 }
