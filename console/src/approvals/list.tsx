@@ -94,52 +94,44 @@ export function RequestList({ onDeny }: { onDeny: () => void }) {
           <p class="none">No call waits.</p>
         )}
         {waiting.length > MOST_ROWS && <p class="none">{plural(waiting.length - MOST_ROWS, "more call")} after these.</p>}
-        {permissions.value.length > 0 && (
-          <>
-            <h2 id="permissions">
-              Always allowed <span class="dim">{permissions.value.length}</span>
-            </h2>
-            <ul aria-labelledby="permissions">
-              {permissions.value.map((each) => (
-                <li key={each.id} class={shownClass(each)}>
-                  <Row request={each} about={criteriaInWords(each)} end={`by ${each.by}`} />
-                </li>
-              ))}
-            </ul>
-          </>
-        )}
-        {sessions.value.length > 0 && (
-          <>
-            <h2 id="sessions">
-              Approved for a session <span class="dim">{sessions.value.length}</span>
-            </h2>
-            <ul aria-labelledby="sessions">
-              {sessions.value.map((each) => (
-                <li key={each.id} class={shownClass(each)}>
-                  <Row request={each} about={`${each.session === "call" ? "this call" : "every call"} in ${each.session_key}`} end={`until ${timeOfDay(each.until)}`} />
-                </li>
-              ))}
-            </ul>
-          </>
-        )}
-        {decided.length > 0 && (
-          <>
-            <h2 id="decided">Decided</h2>
-            <ul aria-labelledby="decided">
-              {decided.map((each) => (
-                <li key={each.id} class={`${each.state} ${shownClass(each)}`}>
-                  <Row
-                    request={each}
-                    about={outcome(each)}
-                    end={<span title={dateAndTime(each.decided ?? each.created)}>{timeOfDay(each.decided ?? each.created)}</span>}
-                  />
-                </li>
-              ))}
-            </ul>
-          </>
-        )}
+        <Group id="permissions" title="Always allowed" of={permissions.value} isCounted>
+          {(each) => <Row request={each} about={criteriaInWords(each)} end={`by ${each.by}`} />}
+        </Group>
+        <Group id="sessions" title="Approved for a session" of={sessions.value} isCounted>
+          {(each) => <Row request={each} about={`${each.session === "call" ? "this call" : "every call"} in ${each.session_key}`} end={`until ${timeOfDay(each.until)}`} />}
+        </Group>
+        <Group id="decided" title="Decided" of={decided}>
+          {(each) => <Row request={each} about={outcome(each)} end={<span title={dateAndTime(each.decided ?? each.created)}>{timeOfDay(each.decided ?? each.created)}</span>} />}
+        </Group>
       </div>
     </section>
+  );
+}
+
+interface GroupProps<T> {
+  id: string;
+  title: string;
+  of: T[];
+  isCounted?: boolean;
+  children: (request: T) => ComponentChildren;
+}
+
+/** A list under its title; nothing where it is empty. */
+function Group<T extends Approval | Permission>({ id, title, of, isCounted = false, children }: GroupProps<T>) {
+  if (!of.length) return null;
+  return (
+    <>
+      <h2 id={id}>
+        {title} {isCounted && <span class="dim">{of.length}</span>}
+      </h2>
+      <ul aria-labelledby={id}>
+        {of.map((each) => (
+          <li key={each.id} class={`${"state" in each && !isCounted ? each.state : ""} ${shownClass(each)}`}>
+            {children(each)}
+          </li>
+        ))}
+      </ul>
+    </>
   );
 }
 
