@@ -55,7 +55,7 @@ def test_ratio_is_compared_with_its_bar() -> None:
     met, missed, *_ = proxies.verdicts(outcome(ours=80.0, original=200.0, litellm=3_960.0), (REQUEST,))
     assert ("0.40", True, "met") == (met.measured, met.met, met.word)
     assert ("1/49.5", False, "**MISSED**") == (missed.measured, missed.met, missed.word)
-    first, second, _ = proxies.verdicts(outcome(ours=80.0, original=200.0), (REQUEST,))
+    first, second, *_ = proxies.verdicts(outcome(ours=80.0, original=200.0), (REQUEST,))
     assert (True, None, "no figures to compare with") == (first.met, second.met, second.measured)
 
 
