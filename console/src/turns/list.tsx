@@ -12,7 +12,7 @@ import { focusList, type Rows, useRows } from "../ui/rows";
 import { Line } from "../ui/text";
 import { VirtualList } from "../ui/virtual";
 import { Filters } from "./filters";
-import { filters, isLoaded, listError, load, loadOlder, turns } from "./store";
+import { filters, isLoaded, listError, load, loadOlder, setAtTop, turns } from "./store";
 
 /** The turn whose row has the focus, or had it last. */
 export const focused = signal<string | null>(null);
@@ -76,7 +76,10 @@ export function TurnList() {
             keep={current}
             scroller={scroller}
             onEnd={() => void loadOlder()}
-            onAbove={(added) => setAbove((before) => (added ? before + added : 0))}
+            onAbove={(added) => {
+              setAtTop(!added);
+              setAbove((before) => (added ? before + added : 0));
+            }}
             row={(index, top) => {
               const turn = turns.value[index]!;
               return (

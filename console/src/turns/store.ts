@@ -7,7 +7,10 @@ import { asApiError } from "../session";
 
 const PAGE = 50;
 const MOST = 10_000;
+/** Of the list while its top is in view: older turns are loaded again when they are scrolled to. */
+const MOST_AT_TOP = 500;
 const REFRESH_AFTER = 1000;
+const TAKE_AFTER = 100;
 
 export const FILTERS = ["q", "outcome", "model", "tool", "session"] as const;
 export type Filter = (typeof FILTERS)[number];
@@ -35,6 +38,13 @@ let next: string | null = null;
 let loading: AbortController | null = null;
 let loadingOlder = false;
 let refreshTimer = 0;
+let takeTimer = 0;
+let taken: RuntimeEvent[] = [];
+let isAtTop = true;
+
+export function setAtTop(value: boolean): void {
+  isAtTop = value;
+}
 
 /** Loads the newest page in place of what is shown: at the start, and when the filters change. */
 export async function load(): Promise<void> {
@@ -99,23 +109,44 @@ function merge(page: Page): void {
   }
   const known = new Set(shown.map((turn) => turn.id));
   const merged = [...page.turns.filter((turn) => !known.has(turn.id)), ...shown.map((turn) => fresh.get(turn.id) ?? turn)];
-  turns.value = merged.sort((one, other) => other.began - one.began);
+  show(merged.sort((one, other) => other.began - one.began));
 }
 
-/** Takes the beginning or the end of a turn from the event stream. */
+/** Takes the beginning or the end of a turn from the event stream, with others that come at the same time. */
 export function take(event: RuntimeEvent): void {
-  const payload = event.payload as Partial<Summary> & { time?: number };
-  const id = payload?.id;
-  if (typeof id !== "string") return;
-  const known = turns.peek().findIndex((turn) => turn.id === id);
-  if (event.kind === "server.request.begin") {
-    // With filters the server decides whether the turn is listed.
-    if (known < 0 && !filters.peek() && isLoaded.peek()) turns.value = [asSummary(payload, "running"), ...turns.peek()].slice(0, MOST);
-  } else if (known >= 0) {
-    const ended = asSummary({ ...turns.peek()[known]!, ...payload }, payload.error ? "failed" : "done");
-    turns.value = turns.peek().map((turn, place) => (place === known ? ended : turn));
-  }
+  taken.push(event);
+  if (!takeTimer) takeTimer = window.setTimeout(takeAll, TAKE_AFTER);
   refresh();
+}
+
+function takeAll(): void {
+  takeTimer = 0;
+  const events = taken;
+  taken = [];
+  const shown = new Map(turns.peek().map((turn) => [turn.id, turn]));
+  const begun: Summary[] = [];
+  for (const event of events) {
+    const payload = event.payload as Partial<Summary> & { time?: number };
+    const id = payload?.id;
+    if (typeof id !== "string") continue;
+    const known = shown.get(id);
+    if (event.kind !== "server.request.begin") {
+      if (known) shown.set(id, asSummary({ ...known, ...payload }, payload.error ? "failed" : "done"));
+    } else if (!known && !filters.peek() && isLoaded.peek()) {
+      // With filters the server decides whether the turn is listed.
+      const turn = asSummary(payload, "running");
+      begun.push(turn);
+      shown.set(id, turn);
+    }
+  }
+  show([...begun.reverse(), ...turns.peek()].map((turn) => shown.get(turn.id)!));
+}
+
+/** Shows the turns; the oldest that are too many are loaded again when they are scrolled to. */
+function show(listed: Summary[]): void {
+  const most = isAtTop ? MOST_AT_TOP : MOST;
+  if (listed.length > most) next = listed[most - 1]!.id;
+  turns.value = listed.slice(0, most);
 }
 
 function asSummary(payload: Partial<Summary> & { time?: number }, state: Summary["state"]): Summary {
