@@ -54,9 +54,9 @@ class _QuickSleep:
 # The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
-# No deadline: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` runs more examples.
+# No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
-settings.register_profile("patchbay", deadline=None, max_examples=100)
+settings.register_profile("patchbay", deadline=None, max_examples=30)
 settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile("patchbay")
 
