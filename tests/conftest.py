@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import certifi
+import fastapi._compat.v2
 import pytest
 import sqlalchemy as sa
 import uvicorn.server
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from agents.databases import postgres_server, why_no_postgres
 from executor.virtual_time import jump_run
@@ -53,6 +55,20 @@ class _QuickSleep:
 
 # The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
+
+# Each app of FastAPI makes a hundred validators of the same few types, half of the CPU time that a server's start takes.
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _kept_adapter(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
+    """Return the validator of a type of an API, made once in this process."""
+    key = (annotated.__origin__, repr(annotated.__metadata__), repr(config))
+    if key not in _adapters:
+        _adapters[key] = TypeAdapter(annotated, config=config)
+    return _adapters[key]
+
+
+fastapi._compat.v2.TypeAdapter = _kept_adapter  # type: ignore[assignment,misc]
 
 # No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).

@@ -7,9 +7,11 @@ and no header is required).
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import jsonschema_rs
@@ -33,7 +35,7 @@ from patchbay.server.app import ToolsApp, create_tools_app
 from patchbay.server.callbacks import read_callback_url
 from patchbay.server.governance import Governance, GovernanceSettings
 from patchbay.server.settings import ToolsSettings
-from support.repeated import examples, repeated
+from support.repeated import examples, repeated, sampled
 from tools_server.rig import TOKEN, Server, calling_back, json_response, serving
 
 
@@ -53,9 +55,10 @@ ORIGIN = re.compile(r"^https?://[^/?#]+")
 
 @pytest.fixture
 def described(request: pytest.FixtureRequest) -> Any:
-    """The description as schemathesis reads it; its cases are made when the test runs, not in each worker's collection."""
+    """A third of the paths as schemathesis reads them; their cases are made when the test runs, not in each worker's collection."""
     request.node._nodeid = request.node.nodeid  # schemathesis reads this name, which pytest has no more
-    return schemathesis.openapi.from_dict(DESCRIBED)
+    paths = sampled(DESCRIBED["paths"].items(), len(DESCRIBED["paths"]) // 3)
+    return schemathesis.openapi.from_dict({**DESCRIBED, "paths": dict(paths)})
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +123,16 @@ def undescribed(value: Any, schema: dict[str, Any], place: str) -> Iterator[str]
             yield from undescribed(each, schema["items"], place)
 
 
+@cache
+def validator(schema: str) -> Any:
+    return jsonschema_rs.validator_for({**json.loads(schema), "components": {"schemas": SCHEMAS}})
+
+
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    return jsonschema_rs.is_valid({**schema, "components": {"schemas": SCHEMAS}}, value)
+    return bool(validator(json.dumps(schema)).is_valid(value))
 
 
-@repeated(max_examples=min(examples(8), 50), suppress_health_check=[HealthCheck.too_slow])
+@repeated(max_examples=min(examples(3), 50), suppress_health_check=[HealthCheck.too_slow])
 @OPERATIONS.parametrize()
 def test_every_request_is_answered_as_described(case: Case, asked: tuple[Server, str]) -> None:
     server, callback_url = asked
