@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import certifi
+import fastapi._compat.v2
 import pytest
 import sqlalchemy as sa
 import uvicorn.server
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from agents.databases import postgres_server, why_no_postgres
 from executor.virtual_time import jump_run
@@ -54,9 +56,23 @@ class _QuickSleep:
 # The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
-# No deadline: on a busy machine an example may take any time. `pytest --hypothesis-profile nightly` runs more examples.
+# Each app of FastAPI makes a hundred validators of the same few types, half of the CPU time that a server's start takes.
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _kept_adapter(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
+    """Return the validator of a type of an API, made once in this process."""
+    key = (annotated.__origin__, repr(annotated.__metadata__), repr(config))
+    if key not in _adapters:
+        _adapters[key] = TypeAdapter(annotated, config=config)
+    return _adapters[key]
+
+
+fastapi._compat.v2.TypeAdapter = _kept_adapter  # type: ignore[assignment,misc]
+
+# No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
-settings.register_profile("patchbay", deadline=None, max_examples=100)
+settings.register_profile("patchbay", deadline=None, max_examples=30)
 settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile("patchbay")
 
@@ -67,6 +83,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Collection creates no garbage: looking for it would take a tenth of the time.
 gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of faults, which take up to a minute each, in two of the workers: each gets an equal part of the list."""
+    long = [item for item in items if item.path.parent.name == "faults"]
+    others = iter([item for item in items if item.path.parent.name != "faults"])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    parts = [long[::2], long[1::2]] if workers > 1 else [long]
+    share = max(len(items) // workers, len(long))
+    items[:] = [each for part in parts for each in (*part, *itertools.islice(others, share - len(part)))]
+    items += others
 
 
 def pytest_collection_finish() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-import pytest
-
 from patchbay.agents import DatabaseSessionService, LlmAgent, Runner
+from patchbay.agents.content import new_id
 from patchbay.agents.view import NO_RESULT
 from patchbay.testing import ScriptedModel
 from support.processes import Process
+from support.repeated import sampled
 from support.running import run
 
 from .child import TOOLS, kind
@@ -64,8 +64,12 @@ async def open_session(url: str, session_id: str):
         return await service.get_session("app", "u", session_id)
 
 
-@pytest.mark.parametrize("until", WAY)
-def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(database_url, session_id, spawn, until):
+def test_killed_run_keeps_all_settled_results_and_the_session_stays_usable(database_url, spawn):
+    for until in sampled(WAY, 6):
+        check_session_of_a_killed_run(database_url, new_id(), spawn, until)
+
+
+def check_session_of_a_killed_run(database_url, session_id, spawn, until):
     came = walk(spawn(database_url, session_id, "step"), until)
     assert WAY[: len(came)] == came
     recorded = [moment.removeprefix("after ") for moment in came if moment.startswith("after ")]

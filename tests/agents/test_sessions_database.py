@@ -247,7 +247,7 @@ for number in range(3):
         break
     children.append(child)
 name = "parent" if children else f"child {number}"
-for number in range(20):
+for number in range(5):
     asyncio.run(service.append_event(session, Event(author=name)))
 asyncio.run(service.close())
 for child in children or ():
@@ -259,7 +259,7 @@ def test_forked_children_open_the_database_for_themselves(database_url, session_
     # In a program of its own: it is no good to fork from here, where there are threads.
     subprocess.run([sys.executable, "-c", FORKING, database_url, session_id], check=True, timeout=100)
     events = run(load(database_url, session_id)).events
-    assert dict.fromkeys(["parent", "child 0", "child 1", "child 2"], 20) == Counter(event.author for event in events)
+    assert dict.fromkeys(["parent", "child 0", "child 1", "child 2"], 5) == Counter(event.author for event in events)
 
 
 async def test_run_reads_the_end_of_a_long_log_first_and_the_rest_on_access(url, session_id):

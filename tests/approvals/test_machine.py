@@ -254,4 +254,4 @@ class ApprovalMachine(RuleBasedStateMachine):
 
 
 TestApprovals = ApprovalMachine.TestCase
-TestApprovals.settings = settings(max_examples=examples(25), stateful_step_count=30)
+TestApprovals.settings = settings(max_examples=examples(12), stateful_step_count=30)

@@ -157,7 +157,7 @@ def test_an_event_is_one_line(event, line):
 @pytest.mark.parametrize(
     "payload", [None, [], "x", {"Tool": ["a"], "Arguments": [1], "Duration": "x", "ForLLMLen": None, "Media": 1}]
 )
-@pytest.mark.parametrize("kind", [*sorted(KINDS), "stream.dropped", "server.request", "unknown", None, 5])
-def test_event_of_any_shape_is_one_line(kind, payload):
-    event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None, "severity": []}
-    assert "\n" not in describe_event(event).plain
+def test_event_of_any_shape_is_one_line(payload):
+    for kind in (*sorted(KINDS), "stream.dropped", "server.request", "unknown", None, 5):
+        event = {"kind": kind, "payload": payload, "scope": 3, "attrs": [], "time": {}, "correlation": None, "severity": []}
+        assert "\n" not in describe_event(event).plain, kind

@@ -42,7 +42,7 @@ def offered_call(rng: random.Random) -> tuple[ToolSpec, Any]:
 
 def test_grammar_and_schema_of_a_call_accept_what_the_tools_schema_accepts() -> None:
     found = Counter[bool]()
-    for seed in range(examples(800)):
+    for seed in range(examples(250)):
         spec, arguments = offered_call(random.Random(seed))
         is_valid = jsonschema_rs.validator_for(closed(spec.parameters), validate_formats=True).is_valid(arguments)
         call = {"name": spec.name, "arguments": arguments}
@@ -50,4 +50,4 @@ def test_grammar_and_schema_of_a_call_accept_what_the_tools_schema_accepts() -> 
         assert is_valid is jsonschema_rs.validator_for(schema).is_valid(call), seed
         assert is_valid is Matcher(grammar_of("bare_json", [spec])).accepts(json.dumps(call, ensure_ascii=False)), seed
         found[is_valid] += 1
-    assert min(found[True], found[False]) > 100
+    assert min(found[True], found[False]) > 30

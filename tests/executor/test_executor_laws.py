@@ -106,7 +106,7 @@ def make_call(index: int, kind: str) -> ToolCall | IncompleteCall:
     return ToolCall(f"c{index}", name, raw)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 3)), max_size=12),
     st.integers(1, 6),
@@ -165,7 +165,7 @@ def test_timeout_of_one_call_leaves_its_siblings_running() -> None:
     assert [None, "tool_timeout", None] == [execution.result.code for execution in asyncio.run(main())]
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=8), st.integers(0, 12))
 def test_batch_stopped_at_any_moment_has_one_result_per_call_and_leaves_no_task(batch, moment):
     release = threading.Event()

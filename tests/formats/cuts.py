@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from patchbay import StreamParser
 from patchbay.types import Reply
+from support.repeated import sampled
 
 
 def pieces_of(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def cuts_at_every_place(text: str, apart: int = 32) -> Iterator[list[str]]:
-    """Cut the text at each of its places once: in pieces of ``apart`` characters, which begin one place later each time.
+def cuts_at_many_places(text: str, count: int, apart: int = 32) -> Iterator[list[str]]:
+    """Cut the text at ``count`` of ``apart`` places, and in nightly runs at each: in pieces of ``apart`` characters from there on.
 
     A marker is cut once or twice by that, as by a single cut, but a text of any length takes only ``apart`` readings.
     """
-    for first in range(1, min(apart + 1, len(text))):
+    for first in sampled(range(1, min(apart + 1, len(text))), count):
         yield [text[:first], *pieces_of(text[first:], apart)]
 
 
@@ -34,16 +33,12 @@ def streamed(pieces: list[str], tools: Any, *, last: str = "", **options: Any) -
 
 
 def read(text: str, tools: Any, **options: Any) -> Reply:
-    """The reply, which is the same for pieces of 1, 3 and 7 characters and for any others."""
+    """The reply, which is the same at the end of a stream, by the character, and in larger pieces."""
     reply = streamed([text], tools, **options)
     assert reply == streamed([], tools, last=text, **options)
-    for size in (1, 3, 7):
-        assert reply == streamed(pieces_of(text, size), tools, **options), size
-    dice = random.Random(text.encode("utf-8", "surrogatepass"))
-    for _ in range(4):
-        marks = [0, *sorted(dice.choices(range(len(text) + 1), k=5)), len(text)]
-        *pieces, last = [text[begin:end] for begin, end in pairwise(marks)]
-        assert reply == streamed(pieces, tools, last=last, **options), (pieces, last)
+    for pieces in (list(text), *cuts_at_many_places(text, 2, 12)):
+        *before, last = pieces or [""]
+        assert reply == streamed(before, tools, last=last, **options), pieces
     return reply
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from patchbay.formats.render import WRITERS, render_calls, writer_for
 from patchbay.types import ToolCall, ToolSpec
-from support.repeated import examples
+from support.repeated import examples, sampled
 
 from .cuts import calls_of, read, streamed
 
-SETTINGS = settings(max_examples=examples(8))
+SETTINGS = settings(max_examples=examples(4))
 FAMILIES = ["fenced", *WRITERS]
 
 SCHEMA: dict[str, Any] = {
@@ -260,7 +260,7 @@ def test_beginning_of_a_call_is_never_another_call(name: str) -> None:
     writer = writer_for(name)
     written = writer.calls([ToolCall(writer.call_id(0, "get_weather", "call_0"), "get_weather", json.dumps(whole))])
     tools = [ToolSpec("get_weather", "", {**SCHEMA, "required": list(whole)})]
-    for end in range(len(written) + 1):
+    for end in sampled(range(len(written) + 1), 20):
         reply = streamed([written[:end]], tools, format=name)
         assert calls_of(reply) in ([], [("get_weather", whole)]), written[:end]
 

@@ -19,6 +19,7 @@ from bench.fidelity.readings import pieces
 
 from patchbay import StreamParser, parse
 from patchbay.formats.source import Source
+from support.repeated import sampled
 
 SMALL = 400
 LARGER = {"Harmony channels": 800, "arguments markers": 800}
@@ -77,7 +78,7 @@ def test_ten_times_the_text_is_ten_times_the_work(name: str, monkeypatch: pytest
     unit = hostile.UNITS.get(name, ("", ""))[1]
     size = max(LARGER.get(name, SMALL), 8 * len(unit))
     small, large = TEXTS[name](size), TEXTS[name](10 * size)
-    for cut in (0, 4):
+    for cut in sampled((0, 4), 1):
         assert work.growth(small, large, cut) <= RATIO, cut
 
 
@@ -137,7 +138,7 @@ def test_hostile_arguments_in_tags_cost_linear_work(name: str, monkeypatch: pyte
     begin, unit = IN_ARGUMENTS[name]
     work = Work(monkeypatch)
     small, large = (begin + unit * (size // len(unit) + 1) for size in (750, 7_500))
-    for cut in (0, 4):
+    for cut in sampled((0, 4), 1):
         assert work.growth(small, large, cut) <= RATIO, cut
 
 
@@ -174,7 +175,7 @@ UNITS = [
 @pytest.mark.parametrize("head", ["", "[", "{", "'", '"', "['", '{"next": ["'])
 def test_hostile_values_are_typed_in_linear_work(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
-    for unit in [*UNITS, '"\\"1\\"",', "'\\x5c"]:
+    for unit in sampled([*UNITS, '"\\"1\\"",', "'\\x5c"], 7):
         small, large = (
             f"<tool_call><function=set_options><parameter=options>{head}{unit * (size // len(unit))}</parameter></function></tool_call>"
             for size in (750, 7_500)

@@ -76,21 +76,21 @@ def holds(stage: LoopUnderTest, world: World, *turns: Any) -> None:
     assert before < len(world.events), "the last turn said nothing at all"
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans())
 def test_a_run_of_any_agents_ends_by_itself(tree, streaming):
     with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (World.turn, None))
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans(), st.integers(0, 25))
 def test_a_run_of_any_agents_can_be_left_after_any_event(tree, streaming, count):
     with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (lambda world: world.turn_left_after(count), None))
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
 def test_a_run_of_any_agents_can_be_cancelled_at_any_await(tree, streaming, moments):
     with LoopUnderTest() as stage:

@@ -295,4 +295,4 @@ class ExecutorMachine(RuleBasedStateMachine):
 
 
 TestExecutorMachine = ExecutorMachine.TestCase
-TestExecutorMachine.settings = settings(max_examples=examples(60), stateful_step_count=40)
+TestExecutorMachine.settings = settings(max_examples=examples(30), stateful_step_count=40)

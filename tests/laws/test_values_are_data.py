@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ def write(name: str, *calls: tuple[str, dict[str, str]]) -> str:
     return render_calls(name, [ToolCall("call_0", called, json.dumps(given, ensure_ascii=False)) for called, given in calls])
 
 
+@cache
 def calls_of(name: str) -> list[str]:
     """One call, two calls, and a call that quotes a call."""
     one = write(name, ("bash", {"command": "rm a"}))
@@ -54,7 +56,6 @@ def markers_of(row: Format) -> set[str]:
     return found
 
 
-CALLS = {name: calls_of(name) for name in FAMILIES}
 MARKS = [
     *sorted(set().union(*map(markers_of, FORMATS.values()))),
     "<function=bash>", '<invoke name="bash">', "<parameter=command>", "<parameter=mode>", "</parameter>", '<parameter name="mode">',
@@ -68,7 +69,7 @@ WORDS = ["# Doc", "That is all.", "x = 1", " ", "\n", "\n\n", "\r\n", "\t", ""]
 
 def values(name: str) -> st.SearchStrategy[str]:
     """Texts of markers and calls of all families, those of ``name`` more often than others."""
-    calls = st.sampled_from(CALLS[name]) | st.sampled_from(FAMILIES).flatmap(lambda each: st.sampled_from(CALLS[each]))
+    calls = st.sampled_from(calls_of(name)) | st.sampled_from(FAMILIES).flatmap(lambda each: st.sampled_from(calls_of(each)))
     found = st.lists(calls | st.sampled_from(MARKS) | st.sampled_from(WORDS), max_size=6).map("".join)
     # Where tags stand on lines of their own, a line break at the beginning of a text is the next line's.
     return found.map(lambda text: text.lstrip("\n")) if name == "seed_oss" else found
@@ -80,7 +81,7 @@ def is_value(name: str, written: str, value: str) -> bool:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(5))
 @given(st.data())
 def test_a_value_is_one_value_of_one_call(name: str, data: st.DataObject) -> None:
     given_arguments = {key: data.draw(values(name)) for key in data.draw(st.permutations(["path", "content"]))}
@@ -100,13 +101,13 @@ def test_a_value_is_one_value_of_one_call(name: str, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("name", RAW)
 def test_a_text_that_quotes_whole_calls_of_its_family_is_written_as_it_is(name: str) -> None:
-    for quoted in CALLS[name]:
+    for quoted in calls_of(name):
         text = f"# Doc\n{quoted}\n\nor {quoted}"
         assert writer_for(name).holds(text)
         assert text in write(name, ("write", {"path": "doc.md", "content": text}))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(20))
 @given(values("fenced"))
 def test_a_plain_text_is_one_value_of_one_call(text: str) -> None:
     call = ToolCall("call_0", "patch", json.dumps({"input": text}))

@@ -251,7 +251,7 @@ REPLY = st.builds(
 REASON = st.sampled_from([None, "stop", "length", "tool_calls", "content_filter", "weird"])
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(REPLY, REASON), min_size=1, max_size=4), st.booleans())
 def test_any_model_output_leaves_a_settled_view(replies, stream):
     """Laws 1 and 2."""

@@ -174,4 +174,4 @@ class Counting(RuleBasedStateMachine):
 
 
 TestCounting = Counting.TestCase
-TestCounting.settings = settings(max_examples=examples(60), stateful_step_count=40)
+TestCounting.settings = settings(max_examples=examples(20), stateful_step_count=40)

@@ -220,4 +220,4 @@ def test_restoring_after_a_registration_equals_restoring_before(old, removed, ne
 
 
 TestRegistry = RegistryMachine.TestCase
-TestRegistry.settings = settings(max_examples=examples(50), stateful_step_count=30)
+TestRegistry.settings = settings(max_examples=examples(20), stateful_step_count=30)

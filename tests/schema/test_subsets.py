@@ -166,7 +166,7 @@ ROOTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(25))
 @given(ROOTS)
 def test_each_subset_gives_a_schema_that_its_provider_accepts_or_a_reason_and_changes_nothing(root):
     before = copy.deepcopy(root)
@@ -441,7 +441,7 @@ def strict_pairs(draw: Any, depth: int = 0) -> tuple[dict[str, Any], dict[str, A
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}, written
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(strict_pairs())
 def test_value_valid_in_the_strict_schema_is_valid_in_the_original_without_added_nulls(pair):
     schema, written = pair

@@ -113,13 +113,13 @@ def test_registration_without_a_store_is_not_stored(server: Any) -> None:
     assert server.register("a")["stored"] is False
 
 
-def test_thousand_concurrent_registrations_are_all_stored(tmp_path: Any) -> None:
+def test_many_concurrent_registrations_are_all_stored(tmp_path: Any) -> None:
     store = f"{tmp_path}/tools.db"
     with serving(("ann",), store=store) as server, ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda n: server.register(f"t{n}", source=f"plugin:{n % 50}"), range(1000)))
+        answers = list(threads.map(lambda n: server.register(f"t{n}", source=f"plugin:{n % 50}"), range(200)))
     assert all(answer["ok"] and answer["stored"] for answer in answers)
     with serving(("ann",), store=store) as server:
-        assert 1000 == len(server.tools())
+        assert 200 == len(server.tools())
 
 
 # The command

@@ -19,7 +19,7 @@ from patchbay.realtime import (
 )
 from patchbay.testing import ScriptedUpstream, Text
 from patchbay.testing.realtime import FakeOpenAI, FakeRealtime, Say
-from support.realtime_fakes import FakeGemini, FakeQwen
+from support.realtime_fakes import FakeGemini
 
 from .playing import bounded
 
@@ -40,7 +40,7 @@ async def read_late(session: RealtimeSession | ChatSession) -> list[RealtimeEven
     return got
 
 
-@pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini, FakeQwen])
+@pytest.mark.parametrize("fake", [FakeOpenAI, FakeGemini])
 async def test_five_minutes_of_unread_speech_are_complete(fake: type[FakeRealtime]):
     with fake([Say(WORDS, audio=FIVE_MINUTES)]) as server:
         session = RealtimeSession("m", provider=server.provider, url=server.url, api_key="a-secret-key")

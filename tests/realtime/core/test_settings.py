@@ -15,18 +15,18 @@ SECONDS = sorted({*vars(RealtimeLimits())} - {*COUNTS})
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [2.5, 2.0, float("inf"), float("nan"), "2", None, True, -1, [2]])
-def test_counts_must_be_integers(name, value):
-    with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a whole number"):
-        RealtimeLimits(**{name: value})
+def test_counts_must_be_integers(name):
+    for value in (2.5, 2.0, float("inf"), float("nan"), "2", None, True, -1, [2]):
+        with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a whole number"):
+            RealtimeLimits(**{name: value})
     assert 3 == getattr(RealtimeLimits(**{name: 3}), name)
 
 
 @pytest.mark.parametrize("name", SECONDS)
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, "2", True, -0.5, [2]], ids=lambda value: repr(value)[:9])
-def test_seconds_must_be_finite(name, value):
-    with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a number of seconds"):
-        RealtimeLimits(**{name: value})
+def test_seconds_must_be_finite(name):
+    for value in (float("inf"), float("nan"), 10**400, "2", True, -0.5, [2]):
+        with pytest.raises(ConfigurationError, match=f"^{name} of a realtime session must be a number of seconds"):
+            RealtimeLimits(**{name: value})
     assert (3, 0.5) == tuple(getattr(RealtimeLimits(**{name: value}), name) for value in (3, 0.5))
 
 
