@@ -443,7 +443,8 @@ def reason_of(error: BaseException) -> str:
 
 
 _MISSING_RIGHT = (
-    "Run patchbay db upgrade with a user that may make tables, and grant this one SELECT, INSERT, UPDATE and DELETE on them."
+    "Run patchbay db upgrade with a user that may make tables, and grant this one SELECT, INSERT, UPDATE and DELETE on them, "
+    "for durable runs with USAGE on the schema dbos."
 )
 
 

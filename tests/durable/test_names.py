@@ -6,6 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from dbos._sys_db import SystemDatabase
+from sqlalchemy.exc import OperationalError
+
 from patchbay.agents import AgentTool, LlmAgent, LoopAgent, ParallelAgent, Runner, SequentialAgent
 from patchbay.agents.durable import DurableRuns, watcher
 from patchbay.errors import RunNotFoundError
@@ -75,3 +78,25 @@ async def test_each_reader_of_a_run_gets_all_its_events_and_old_runs_are_deleted
                 except RunNotFoundError:
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_an_error_that_was_recorded_in_place_of_an_outcome_is_not_the_outcome(tmp_path, monkeypatch):
+    monkeypatch.setattr(watcher, "BEAT", 0.2)
+    monkeypatch.setattr(watcher, "_WATCH", 0.1)
+    record, failed = SystemDatabase.record_operation_result, []
+
+    def fails_once(self, result, **options):
+        if result["function_name"].endswith(("call 1.0", "round 2")) and result["function_name"] not in failed:
+            failed.append(result["function_name"])
+            raise OperationalError("INSERT", {}, Exception("connection is bad"))
+        return record(self, result, **options)
+
+    monkeypatch.setattr(SystemDatabase, "record_operation_result", fails_once)
+    model = ScriptedModel([asks("look"), "done", "done"])
+    async with Runner(LlmAgent(name="one", model=model, tools=[look]), durable=f"sqlite:///{tmp_path}/runs.db") as runner:
+        async with asyncio.timeout(30):
+            events = [event async for event in runner.run("u", "s", "go", run_id="r")]
+        run = await runner.durable.get("r")
+    assert ["one#1 call 1.0", "one#1 round 2"] == failed
+    assert ("completed", "done") == (run.status, run.text)
+    assert [] == [event.error_message for event in events if event.error_code]

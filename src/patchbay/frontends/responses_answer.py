@@ -255,11 +255,11 @@ def _echo(given: Any, default: Any) -> Any:
     return {**default, **given} if isinstance(given, dict) and isinstance(default, dict) else given
 
 
-def completed_fields(text: str, usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a response that was completed with this text."""
+def completed_fields(text: str, usage: Mapping[str, Any] | None, ended_at: float) -> dict[str, Any]:
+    """Return the fields of a response that was completed with this text, ``ended_at`` seconds since 1970."""
     content = [_PARTS["message"].of(text)]
     item = {"id": new_id("msg"), "type": "message", "status": "completed", "role": "assistant", "content": content}
-    return {"status": "completed", "completed_at": int(time.time()), "output": [item], "usage": _usage(usage)}
+    return {"status": "completed", "completed_at": int(ended_at), "output": [item], "usage": _usage(usage)}
 
 
 class CompactionEncoder(ResponsesEncoder):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from patchbay.agents import BaseAgent, Runner
 from patchbay.errors import RunNotFoundError
@@ -35,7 +35,9 @@ _NO_AGENT: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class RunBody(BaseModel):
-    """A message for an agent."""
+    """A message for an agent. Unknown members are refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
     message: Text = Field(description="The user's message.")
     id: Text | None = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchbay.testing import Raw, ScriptedUpstream
 from patchbay.testing.realtime import FakeOpenAI
+from support.served import wait_for
 from tools_server.rig import calling_back, json_response
 
 from .rig import calling, serving
@@ -14,7 +15,7 @@ QUERY = "session=monday&resume=1"
 def test_chat_goes_on_at_another_server_and_repeats_no_call(new_postgres):
     flags = ("--store", new_postgres, "--tools", "native")
     with (
-        ScriptedUpstream([calling("look"), Raw(end="hang"), "It was seen.", "Yes."]) as upstream,
+        ScriptedUpstream([calling("look"), Raw(end="hang"), "It was seen.", "Yes.", Raw(end="hang"), "Now."]) as upstream,
         calling_back(json_response({"output": "seen"})) as callback,
         serving(None, *flags, upstream=upstream.url) as first,
         serving(None, *flags, upstream=upstream.url) as second,
@@ -35,7 +36,14 @@ def test_chat_goes_on_at_another_server_and_repeats_no_call(new_postgres):
         assert "seen" == upstream.chats[-1].json["messages"][-1]["content"]
         with second.session(query=f"model=small&{QUERY}") as client:
             assert "Yes." == client.answer("Sure?")
-        assert 5 == len(upstream.chats[-1].json["messages"])
+            client.text("And now?")
+            wait_for(lambda: 5 == len(upstream.chats))
+            second.kill()
+            client.closed()
+        with serving(None, *flags, upstream=upstream.url) as third, third.session(query=f"model=small&{QUERY}") as client:
+            client.say(type="respond")
+            client.idle()
+            assert "Now." == "".join(frame["delta"] for frame in client.of("text"))
     assert 1 == len(callback.calls)
 
 

@@ -299,9 +299,11 @@ class DurableRuns:
 
     async def wait(self, run_id: str) -> DurableRun:
         """Return a run once it is over. Raises RunNotFoundError."""
-        while not (run := await self.get(run_id)).is_over:  # noqa: ASYNC110  (its end may be written by another process)
+        while True:  # its end may be written by another process
+            with suppress(DBAPIError):  # the database is away
+                if (run := await self.get(run_id)).is_over:
+                    return run
             await asyncio.sleep(_POLL)
-        return run
 
     async def steps(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the recorded steps of a run, from its first to its last, as they are recorded. Raises RunNotFoundError.
@@ -318,8 +320,9 @@ class DurableRuns:
             recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
             for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
                 name = each["function_name"]
-                if each["function_id"] not in seen and name != EVENTS:
+                if each["function_id"] not in seen and not name.startswith(EVENTS) and each["error"] is None:
                     seen.add(each["function_id"])
+                    name = name.replace(" again", "")
                     kind = "model" if " round " in name else "tool_begins" if name.endswith(" began") else "tool"
                     output = None if kind == "tool_begins" else json.loads(each["output"] or "null")
                     yield {"id": each["function_id"], "step": name, "kind": kind, "output": output}
@@ -343,7 +346,7 @@ class DurableRuns:
         finally:
             ending.cancel()
         for step in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)):
-            if step["function_name"] == EVENTS:
+            if step["function_name"].startswith(EVENTS) and step["error"] is None:
                 events = [msgspec.convert(body, Event) for body in json.loads(step["output"] or "{}")["events"]]
                 for event in [each for each in events if each.author != "user"][count:]:
                     yield event

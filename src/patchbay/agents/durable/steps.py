@@ -64,29 +64,35 @@ class RunSteps:
 
     async def step(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
         """Return the recorded result of the step ``name``; without one, that of ``work()``, once it is recorded."""
-        from dbos import DBOS
+        from dbos import DBOS, PortableWorkflowError
         from dbos import error as errors
 
         if DBOS.step_id is not None:
             return await work()  # a part of another step, as where a hook has sent a call to an agent
         if self.stopping:
             await self._end()
+        try:
+            return await self._record(name, work)
+        except errors.DBOSWorkflowConflictIDError:
+            self.is_lost = True
+        except DBAPIError:
+            pass  # the run goes on when its database is back
+        except PortableWorkflowError:  # DBOS could not record the outcome, and recorded that error in its place
+            return await self.step(f"{name} again", work)
+        except Exception as error:  # noqa: BLE001  (the work raises none: it is not the step that was recorded)
+            self.failure = error
+        return await self._end()
+
+    async def _record(self, name: str, work: Callable[[], Awaitable[str]]) -> str:
+        from dbos import DBOS
+
         reservation = DBOS.reserve_step()
         reservation._step_ctx.function_id = step_id(name)  # noqa: SLF001  (it has no public way to name a step)
 
         async def recorded() -> str:
             return await work()
 
-        try:
-            return await reservation.run_async({"name": name}, recorded)
-        except errors.DBOSWorkflowConflictIDError:
-            self.is_lost = True
-            await self._end()
-        except DBAPIError:  # the run goes on when its database is back
-            await self._end()
-        except Exception as error:  # noqa: BLE001  (the work raises none: it is not the step that was recorded)
-            self.failure = error
-            await self._end()
+        return await reservation.run_async({"name": name}, recorded)
 
     async def _end(self) -> NoReturn:
         """Cancel the run's task, and the step that the current task has come to."""

@@ -107,7 +107,7 @@ class ServedAgents:
         except RunNotFoundError:
             return None
         if run.status == "completed":
-            return completed_fields(run.text or "", run.usage)
+            return completed_fields(run.text or "", run.usage, run.ended_at or time.time())
         return {"status": run.status, "error": run.error} if run.is_over else {}
 
     async def cancel(self, response: Mapping[str, Any]) -> None:

@@ -55,6 +55,7 @@ from patchbay.server.turns import TurnStore
 from patchbay.server.websocket import GONE, STOPPING, CloseInfo, bounded
 from patchbay.tools.manager import LiveSession, LLMSessionManager
 from patchbay.tools.registry import Change
+from patchbay.types import Message
 
 if TYPE_CHECKING:
     from patchbay.server.live_sessions.bridge import Session
@@ -208,8 +209,15 @@ class LiveSessionsApp:
         """Open the session ``key``, and serve it until its end. Raises PatchbayError where it cannot be opened."""
         session = self._factory.make(request, key)
         histories = self._histories if request.resume else None
-        save = None if histories is None else lambda: histories.save(request.role, key, session.history)
-        bridge = self._bridges[session] = SessionBridge(session, socket, log, save)  # ends at once if the server stops meanwhile
+
+        async def save(text: str) -> None:
+            asked: list[Message] = [{"role": "user", "content": text}] if text else []
+            assert histories is not None
+            await histories.save(request.role, key, [*session.history, *asked])
+
+        bridge = self._bridges[session] = SessionBridge(
+            session, socket, log, save if histories is not None else None
+        )  # ends at once if the server stops meanwhile
         unwatch = _watch_role(manager, bridge)
         try:
             await manager.prepare(session)

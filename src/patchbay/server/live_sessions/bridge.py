@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.loop import ToolResultEvent
+from patchbay.loop import ToolCallEvent, ToolResultEvent
 from patchbay.realtime.events import AudioEvent, ConnectionEvent, DroppedEvent, ErrorEvent, IdleEvent, RealtimeEvent
 from patchbay.server.errors import StoppingError
 from patchbay.server.http import Receive
@@ -156,11 +156,12 @@ class Socket(SocketWriter):
 class SessionBridge:
     """An open session and its client. ``pass_messages`` serves both until one of them, or ``end_session``, ends it.
 
-    ``save`` is called before the client is sent a result or ``idle``.
+    ``save`` is called with each text of the user before the model gets it, and with "" before the client is sent a call, a result
+    or ``idle``.
     """
 
     def __init__(
-        self, session: Session, socket: Socket, log: SessionLog, save: Callable[[], Awaitable[None]] | None = None
+        self, session: Session, socket: Socket, log: SessionLog, save: Callable[[str], Awaitable[None]] | None = None
     ) -> None:
         self.session = session
         self._save = save
@@ -231,6 +232,8 @@ class SessionBridge:
         elif is_ending:
             raise StoppingError
         else:
+            if self._save is not None and isinstance(frame, TextInput):
+                await self._save(frame.text)
             await (session.send_text(frame.text) if isinstance(frame, TextInput) else session.respond())
 
     def _request_idle(self) -> None:
@@ -248,8 +251,8 @@ class SessionBridge:
             if event is not None:
                 self._owes_idle = self._owes_idle or _ends_work(event)
                 self._log.event(event)
-                if isinstance(event, ToolResultEvent) and self._save is not None:
-                    await self._save()
+                if isinstance(event, ToolCallEvent | ToolResultEvent) and self._save is not None:
+                    await self._save("")
                 if not isinstance(event, IdleEvent):  # it is sent below, with a number
                     await self._socket.send_event(event)
                 if isinstance(event, ConnectionEvent) and event.state == "closed":
@@ -261,7 +264,7 @@ class SessionBridge:
                 if self._owes_idle and self.session.idle:
                     self._owes_idle = False
                     if self._save is not None:
-                        await self._save()
+                        await self._save("")
                     # The number distinguishes it from one that was already sent when the client asked for more.
                     await self._socket.send({"type": "idle", "heard": self._requests_seen})
                 if self._ending is not None:
