@@ -93,10 +93,12 @@ async def test_an_error_that_was_recorded_in_place_of_an_outcome_is_not_the_outc
 
     monkeypatch.setattr(SystemDatabase, "record_operation_result", fails_once)
     model = ScriptedModel([asks("look"), "done", "done"])
-    async with Runner(LlmAgent(name="one", model=model, tools=[look]), durable=f"sqlite:///{tmp_path}/runs.db") as runner:
+    async with Runner(LlmAgent(name="events", model=model, tools=[look]), durable=f"sqlite:///{tmp_path}/runs.db") as runner:
         async with asyncio.timeout(30):
             events = [event async for event in runner.run("u", "s", "go", run_id="r")]
         run = await runner.durable.get("r")
-    assert ["one#1 call 1.0", "one#1 round 2"] == failed
+        kinds = [step["kind"] async for step in runner.durable.steps("r")]
+    assert ["events#1 call 1.0", "events#1 round 2"] == failed
+    assert ["model", "tool_begins", "tool", "model"] == kinds
     assert ("completed", "done") == (run.status, run.text)
     assert [] == [event.error_message for event in events if event.error_code]

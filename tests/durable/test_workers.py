@@ -109,40 +109,25 @@ def rows(url):
     return found
 
 
-@pytest.mark.parametrize("away", [0.0, 4.0])
-def test_a_run_goes_on_after_the_database_was_away_while_its_tool_ended(away, new_postgres, tmp_path):
-    asyncio.run(restart_database(away, new_postgres, tmp_path))
+@pytest.mark.parametrize("fault", ["crash", "4 seconds away", "pause"])
+def test_a_run_goes_on_in_its_worker_after_a_fault_while_its_tool_runs(fault, new_postgres, tmp_path):
+    asyncio.run(disturb_worker(fault, new_postgres, tmp_path))
 
 
-async def restart_database(away, new_postgres, tmp_path):
+async def disturb_worker(fault, new_postgres, tmp_path):
     log = tmp_path / "log"
     environment = clean_environment(LOG=str(log), GONE=GONE, PAUSE="1")
     async with client(new_postgres) as runs:
-        with workers(new_postgres, environment, 1) as running:
-            await asyncio.to_thread(running[0].wait_for, "database")
+        with workers(new_postgres, environment, 1) as (worker,):
+            await asyncio.to_thread(worker.wait_for, "database")
             await runs.submit("clerk", "pay", run_id="r")
             while not log.exists():
                 await asyncio.sleep(0.01)
-            await asyncio.to_thread(restart_postgres, new_postgres, away=away)
+            if fault == "pause":  # for so long that another process has deleted its row
+                os.kill(worker.process.pid, signal.SIGSTOP)
+                await asyncio.to_thread(execute, new_postgres, "DELETE FROM patchbay_servers")
+                os.kill(worker.process.pid, signal.SIGCONT)
+            else:
+                await asyncio.to_thread(restart_postgres, new_postgres, away=4.0 if "away" in fault else 0.0)
             run = await asyncio.wait_for(runs.wait("r"), 60)
     assert ("completed", ["r"]) == (run.status, log.read_text().split())
-
-
-def test_a_worker_that_was_stopped_goes_on_with_runs_that_no_other_took(new_postgres, tmp_path):
-    asyncio.run(pause_worker(new_postgres, tmp_path))
-
-
-async def pause_worker(new_postgres, tmp_path):
-    log = tmp_path / "log"
-    environment = clean_environment(LOG=str(log), GONE=GONE, PAUSE="0.5")
-    async with client(new_postgres) as runs:
-        with workers(new_postgres, environment, 1) as running:
-            await asyncio.to_thread(running[0].wait_for, "database")
-            await runs.submit("clerk", "pay", run_id="r")
-            while not log.exists():
-                await asyncio.sleep(0.01)
-            os.kill(running[0].process.pid, signal.SIGSTOP)
-            await asyncio.to_thread(execute, new_postgres, "DELETE FROM patchbay_servers")
-            os.kill(running[0].process.pid, signal.SIGCONT)
-            assert "completed" == (await asyncio.wait_for(runs.wait("r"), 60)).status
-    assert ["r"] == log.read_text().split()

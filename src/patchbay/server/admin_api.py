@@ -40,18 +40,17 @@ from patchbay.errors import (
 from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
 from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
+from patchbay.server import sse_response
 from patchbay.server.auth import MEDIA_PATH, TRUSTED, Rejected, is_signed, unauthorized
 from patchbay.server.errors import MethodNotAllowedError, NotFoundError
 from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
 from patchbay.server.request_log import log_error_response
 from patchbay.server.routing import KNOWN_PARAMETERS, StrictJsonRoute
+from patchbay.server.sse_response import COMMENT, SseResponse, sse_frame, with_comments
 from patchbay.server.watchdog import ClientDisconnect
 from patchbay.tools import well_formed
 from patchbay.tools.threads import run_in_thread
-
-PING: Final = 15.0
-"""Seconds without an event after which a stream gets a comment: a write is how a lost client is noticed."""
 
 DROPPED: Final = "stream.dropped"
 """Kind of the event in place of dropped ones; ``payload.count`` is their number."""
@@ -60,7 +59,6 @@ RECENT: Final = 100
 """Default number of requests with `all`."""
 
 _MAX_PATTERNS: Final = 20
-_COMMENT: Final = b": \n\n"
 _NO_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, which was not sent."}}
 _EXAMPLE: Final = 'id: 5f0c2a11-7\ndata: {"id":"evt-7","kind":"agent.tool.exec_end","payload":{"Tool":"add"}}\n\n'
 
@@ -116,50 +114,6 @@ def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, s
     return Response(json.dumps(body).encode(), status, headers, media_type="application/json")
 
 
-class SseResponse(StreamingResponse):
-    """A stream of server-sent events; ``on_end`` is called however it ends."""
-
-    def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], object] = lambda: None) -> None:
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(frames, media_type="text/event-stream", headers=headers)
-        self._on_end = on_end
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._on_end()
-
-
-async def with_comments(frames: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield ``frames``, and a comment whenever there was none for 15 seconds, as a sign of life."""
-    coming: asyncio.Future[bytes | None] | None = None
-    try:
-        while True:
-            if coming is None:
-                coming = asyncio.ensure_future(anext(frames, None))
-            await asyncio.wait([coming], timeout=PING)
-            if not coming.done():
-                yield _COMMENT
-            elif (frame := coming.result()) is None:
-                return
-            else:
-                coming = None
-                yield frame
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.wait([coming])
-        await frames.aclose()
-
-
-def sse_frame(data: bytes, **fields: str) -> bytes:
-    """Encode one event: ``data`` is JSON on one line, ``fields`` are its ``id`` or ``event``."""
-    head = "".join(f"{name}: {value}\n" for name, value in fields.items())
-    return head.encode() + b"data: " + data + b"\n\n"
-
-
 def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
     """Return the route over ``stream``. ``needs_token``: the server has a token."""
     responses = {**_NO_TOKEN, 503: {"description": "The maximum number of readers is reached."}}
@@ -191,9 +145,9 @@ def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
 
 async def _event_frames(reader: EventReader) -> AsyncIterator[bytes]:
     """Yield frames until the stream ends; a comment first, as a sign of life, and while nothing happens."""
-    yield _COMMENT
-    while (events := await reader.read(PING)) is not None:
-        yield b"".join(map(_event_frame, events)) or _COMMENT
+    yield COMMENT
+    while (events := await reader.read(sse_response.PING)) is not None:
+        yield b"".join(map(_event_frame, events)) or COMMENT
 
 
 def _event_frame(event: StreamedEvent | int) -> bytes:

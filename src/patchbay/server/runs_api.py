@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from patchbay.agents import BaseAgent, Runner
 from patchbay.errors import RunNotFoundError
-from patchbay.server.admin_api import SseResponse, admin_router, sse_frame, with_comments
+from patchbay.server.admin_api import admin_router
 from patchbay.server.registry_models import Text
 from patchbay.server.routing import KNOWN_PARAMETERS
+from patchbay.server.sse_response import SseResponse, sse_frame, with_comments
 
 if TYPE_CHECKING:
     from patchbay.agents.durable import DurableRuns

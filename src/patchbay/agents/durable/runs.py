@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from patchbay.agents.content import Content, Event, new_id
 from patchbay.agents.durable.servers import TABLES, Servers
 from patchbay.agents.durable.sessions import RunSessions
-from patchbay.agents.durable.steps import EVENTS, RunSteps
+from patchbay.agents.durable.steps import EVENTS, RunSteps, base_name
 from patchbay.agents.durable.watcher import WORKFLOW, Watcher
 from patchbay.agents.run_config import RunConfig
 from patchbay.agents.sessions.base import check_names
@@ -319,10 +319,9 @@ class DurableRuns:
             is_over = (await self.get(run_id)).is_over
             recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
             for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
-                name = each["function_name"]
-                if each["function_id"] not in seen and not name.startswith(EVENTS) and each["error"] is None:
+                name = base_name(each["function_name"])
+                if each["function_id"] not in seen and name != EVENTS and each["error"] is None:
                     seen.add(each["function_id"])
-                    name = name.replace(" again", "")
                     kind = "model" if " round " in name else "tool_begins" if name.endswith(" began") else "tool"
                     output = None if kind == "tool_begins" else json.loads(each["output"] or "null")
                     yield {"id": each["function_id"], "step": name, "kind": kind, "output": output}
@@ -346,7 +345,7 @@ class DurableRuns:
         finally:
             ending.cancel()
         for step in await run_in_thread(lambda: DBOS.list_workflow_steps(run_id)):
-            if step["function_name"].startswith(EVENTS) and step["error"] is None:
+            if base_name(step["function_name"]) == EVENTS and step["error"] is None:
                 events = [msgspec.convert(body, Event) for body in json.loads(step["output"] or "{}")["events"]]
                 for event in [each for each in events if each.author != "user"][count:]:
                     yield event

@@ -31,6 +31,16 @@ EVENTS: Final = "events"
 """The step that records the events of the whole run, before they are appended to its session."""
 
 
+_AGAIN: Final = " again"
+
+
+def base_name(name: str) -> str:
+    """Return the name of a step without what was added where its outcome could not be recorded. No agent's name has a blank."""
+    while name.endswith(_AGAIN):
+        name = name.removesuffix(_AGAIN)
+    return name
+
+
 def step_id(name: str) -> int:
     """Return DBOS's number of the step ``name``: 31 bits of a hash. Its own counter depends on the order of parallel steps."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).digest()) >> 1
@@ -78,7 +88,7 @@ class RunSteps:
         except DBAPIError:
             pass  # the run goes on when its database is back
         except PortableWorkflowError:  # DBOS could not record the outcome, and recorded that error in its place
-            return await self.step(f"{name} again", work)
+            return await self.step(name + _AGAIN, work)
         except Exception as error:  # noqa: BLE001  (the work raises none: it is not the step that was recorded)
             self.failure = error
         return await self._end()

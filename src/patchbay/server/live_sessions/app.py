@@ -171,7 +171,7 @@ class LiveSessionsApp:
         manager = self._manager(role)
         request = parse_session_request(manager.role, scope.get("query_string", b""), scope["headers"], self._settings)
         if request.resume and self._histories is None:
-            raise InvalidRequestError("This server stores no sessions (--store), so that none can be resumed.", param="resume")
+            raise InvalidRequestError("No session can be resumed here: the server needs a --store.", param="resume")
         socket.binary = request.binary
         await self._wait_for_role(manager, request)
         self._manager(role)  # it may have been removed
@@ -215,9 +215,8 @@ class LiveSessionsApp:
             assert histories is not None
             await histories.save(request.role, key, [*session.history, *asked])
 
-        bridge = self._bridges[session] = SessionBridge(
-            session, socket, log, save if histories is not None else None
-        )  # ends at once if the server stops meanwhile
+        bridge = SessionBridge(session, socket, log, save if histories is not None else None)
+        self._bridges[session] = bridge  # ends at once if the server stops meanwhile
         unwatch = _watch_role(manager, bridge)
         try:
             await manager.prepare(session)
