@@ -17,6 +17,7 @@ What is checked, in every page:
 from __future__ import annotations
 
 import importlib.util
+import io
 import itertools
 import os
 import re
@@ -24,18 +25,24 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
+from patchbay import cli
 from patchbay.cli.children import listening
 from patchbay.testing import ContractModel, ScriptedUpstream
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+TERMINAL = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+ONE_AT_A_TIME = threading.Lock()
+"""Held while standard output is a text of ours."""
 OLLAMA = "http://localhost:11434/v1"
 PROXY = "http://127.0.0.1:8787/v1"
 INTERPRETERS = {"python", "node"}
@@ -176,13 +183,18 @@ def make_targets() -> set[str]:
 
 @cache
 def help_of(*command: str) -> str | None:
-    done = run([sys.executable, "-m", "patchbay", *command, "--help"])
-    return done.stdout if done.returncode == 0 else None
+    """Return what ``patchbay COMMAND --help`` prints, in this process: another one for each would take a second of CPU time."""
+    with ONE_AT_A_TIME, patch.dict(os.environ, TERMINAL), redirect_stdout(io.StringIO()) as shown:
+        try:
+            cli.main([*command, "--help"])
+        except SystemExit as end:
+            return None if end.code else shown.getvalue()
+    return shown.getvalue()
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run one of our commands as a terminal of 80 columns without colours shows it."""
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, **TERMINAL}
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_PER_PAGE, env=environment, check=False)
 
 
@@ -198,10 +210,16 @@ def generate(kind: str, name: str) -> str:
 @cache
 def output_of(command: str) -> str:
     program, *rest = shlex.split(command)
-    done = run([sys.executable, *(["-m", "patchbay"] if program == "patchbay" else []), *rest])
-    if done.returncode != 0:
-        raise SystemExit(f"{command} fails:\n{done.stderr}")
-    lines = (line.rstrip() for line in done.stdout.strip("\n").splitlines())
+    if program == "patchbay" and rest[-1] == "--help":
+        shown = help_of(*rest[:-1])
+        if shown is None:
+            raise SystemExit(f"{command} fails")
+    else:
+        done = run([sys.executable, *(["-m", "patchbay"] if program == "patchbay" else []), *rest])
+        if done.returncode != 0:
+            raise SystemExit(f"{command} fails:\n{done.stderr}")
+        shown = done.stdout
+    lines = (line.rstrip() for line in shown.strip("\n").splitlines())
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
