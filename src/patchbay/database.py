@@ -191,34 +191,20 @@ class Database:
         A cancelled caller waits for its end too: what the caller does next comes after it in the database. ``exclusive``: other
         exclusive writers of these tables wait, as all writers do in SQLite.
         """
-        return await self._run(lambda opened: self._transaction(opened, self.excluding(work) if exclusive else work, writes=True))
+        return await self._run(lambda opened: self._transaction(opened, work, writes=True, exclusive=exclusive))
 
     def write_from_thread(self, work: Callable[[Connection], T], *, exclusive: bool = False) -> T:
         """As ``write``, for a thread without an event loop: blocks until the transaction is over."""
-        return self._in_thread(self.excluding(work) if exclusive else work, writes=True)
-
-    def excluding(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        """Return ``work`` for an exclusive transaction, as ``write`` runs it."""
-        if not self.is_postgres:
-            return work
-        import sqlalchemy
-
-        lock = sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_WRITING | zlib.crc32(self.tables.name.encode())))
-
-        def run(connection: Connection) -> T:
-            connection.execute(lock)
-            return work(connection)
-
-        return run
+        return self._in_thread(work, writes=True, exclusive=exclusive)
 
     def read_from_thread(self, work: Callable[[Connection], T]) -> T:
         """As ``read``, for a thread without an event loop."""
         return self._in_thread(work, writes=False)
 
-    def _in_thread(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+    def _in_thread(self, work: Callable[[Connection], T], *, writes: bool, exclusive: bool = False) -> T:
         with self._guard:
             opened = self._opened()
-            job = opened.threads.submit(lambda: self._transaction(opened, work, writes=writes))
+            job = opened.threads.submit(lambda: self._transaction(opened, work, writes=writes, exclusive=exclusive))
         return job.result()
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -274,7 +260,7 @@ class Database:
             raise cancelled
         return job.result()
 
-    def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool) -> T:
+    def _transaction(self, opened: _Open, work: Callable[[Connection], T], *, writes: bool, exclusive: bool = False) -> T:
         if self.tables.name not in opened.made:
             with opened.making:
                 if self.tables.name not in opened.made:
@@ -286,6 +272,9 @@ class Database:
             return self._within(opened.engine, work, writes=False)
 
         def work_in_place(connection: Connection) -> T:
+            if exclusive and self.is_postgres:
+                key = _WRITING | zlib.crc32(self.tables.name.encode())
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (key,))
             result = work(connection)
             if opened.is_lost:
                 raise _lost(self.file)
@@ -459,8 +448,10 @@ def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
     from sqlalchemy.exc import ArgumentError
 
     text = os.fspath(url)
-    if not text:
-        raise ConfigurationError("A database's URL is empty: give sqlite:///FILE or postgresql://HOST/NAME.")
+    if text in ("", "memory", "memory:"):
+        raise ConfigurationError(
+            f"{text!r} is not a database: give sqlite:///FILE, postgresql://HOST/NAME, or sqlite:// for one in memory."
+        )
     if "://" not in text:
         text = f"sqlite:///{text}"
     try:

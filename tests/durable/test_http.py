@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import contextmanager
 from typing import Any
 
+from agents.databases import restart_postgres
 from support.served import wait_for
 
 from .children import ROOT, clean_environment, workers
@@ -131,3 +132,16 @@ def test_a_response_in_the_background_goes_on_when_its_server_has_stopped(tmp_pa
         assert "cancelled" == ask(f"{responses}/{cancelled}/cancel", {})[1]["status"]
         assert "cancelled" == ask(f"{base}/clerk/runs/{cancelled}")[1]["status"]
     assert sorted(ids) == sorted({*log.read_text().split()} - {cancelled})
+
+
+def test_streams_and_responses_go_on_when_the_database_was_away(new_postgres, tmp_path):
+    environment = clean_environment(LOG=str(tmp_path / "log"), PAUSE="1")
+    with server("store", environment, new_postgres) as base:
+        responses = base.replace("/api/agents", "/v1/responses")
+        response_id = ask(responses, {"model": "clerk", "input": "pay", "background": True})[1]["id"]
+        wait_for((tmp_path / "log").exists)
+        stream = urllib.request.urlopen(f"{base}/clerk/runs/{response_id}/events", timeout=60)
+        assert b"event: model\n" == stream.readline()
+        restart_postgres(new_postgres, away=1.0)
+        assert b"event: end\n" in stream.read()
+        wait_for(lambda: "completed" == ask(f"{responses}/{response_id}")[1].get("status"))

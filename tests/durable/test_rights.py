@@ -46,9 +46,10 @@ def test_a_user_who_may_not_create_tables_uses_those_that_the_upgrade_has_made(n
     execute(new_postgres, "DROP SCHEMA dbos CASCADE")
     for grant in GRANTS[:2]:
         execute(new_postgres, f"GRANT {grant} TO {user}")
-    assert 1 == run_cli("db", "check", "--store", limited).stdout.count("not there yet")
+    assert 0 == run_cli("db", "check", "--store", limited).returncode
     refuse(work, "permission denied for database")
     assert 0 == run_cli("db", "upgrade", "--store", new_postgres).returncode
+    refuse(("db", "check", "--store", limited), "permission denied for schema dbos")
     for grant in GRANTS[2:]:
         execute(new_postgres, f"GRANT {grant} TO {user}")
     assert 0 == run_cli("db", "check", "--store", limited).returncode

@@ -51,6 +51,8 @@ def _group() -> None:
 def check(store: Store, as_json: Json = False) -> None:
     """Say which tables a database has, and whether this version can use them; changes nothing.
 
+    Those of DBOS are left out where durable runs have not been used.
+
     Exit status: 0 all tables are as this version has them, 1 some are missing, older or newer, 2 usage error or no database.
 
     [bold]Examples[/bold]
@@ -87,9 +89,11 @@ async def _states(store: str, *, upgrade: bool = False) -> list[tuple[Tables, Ta
         await database.close()
     if find_spec("dbos") is not None:
         try:
-            found.append(_dbos_state(database, upgrade=upgrade))
+            tables, state = _dbos_state(database, upgrade=upgrade)
         except Exception as error:
             raise ConfigurationError(f"DBOS cannot use {database.display_url}: {reason_of(error)}") from error
+        if state.version is not None:
+            found.append((tables, state))
     return found
 
 
@@ -106,6 +110,10 @@ def _dbos_state(database: Database, *, upgrade: bool) -> tuple[Tables, TablesSta
     try:
         if upgrade:
             DBOS.migrate(database.url.set(drivername=database.url.get_backend_name()).render_as_string(hide_password=False))
+        if database.is_postgres:
+            with engine.connect() as connection:
+                if connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = 'dbos'").scalar():
+                    connection.exec_driver_sql("SELECT FROM dbos.dbos_migrations")  # DBOS says 0 where this is not allowed
         there, newest = (
             get_migration_versions(engine, "dbos", use_listen_notify=True)
             if database.is_postgres

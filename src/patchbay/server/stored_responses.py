@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from typing_extensions import override
 
 from patchbay.cache import SizedCache
+from patchbay.database import reason_of
 from patchbay.errors import PatchbayError
 from patchbay.frontends.responses import StoredResponse
 from patchbay.models.wire import encode
@@ -29,6 +30,7 @@ _MOST: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _CLOSING: Final = 5.0
 _STOPPED: Final = "The server stopped before this response was complete; send the request again."
+_FAILED: Final = "The server failed on this response; its operator finds the reason in its output."
 
 _logger = logging.getLogger(__name__)
 
@@ -203,11 +205,11 @@ class BackgroundResponses:
         await self._settle_left(stored)
         return await self._store.get(key)
 
-    async def _settle_left(self, stored: StoredResponse) -> None:
+    async def _settle_left(self, stored: StoredResponse, why: str = _STOPPED) -> None:
         """Store the end of a response that no server makes, unless its run goes on."""
         end = await self._runs.end_of(stored.response) if self._runs is not None else None
         if end is None:
-            await self._store.settle(failed(stored, "server_error", _STOPPED))
+            await self._store.settle(failed(stored, "server_error", why))
         elif end:
             await self._store.settle(replace(stored, response={**stored.response, **end}, lease=None))
         else:
@@ -243,25 +245,32 @@ class BackgroundResponses:
             await self._runs.cancel(stored.response)
 
     async def _make(self, queued: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
-        """Make one response and store its end, unless it was cancelled or deleted meanwhile."""
+        """Make one response and store its end, unless it was cancelled or deleted meanwhile.
+
+        Where the end cannot be stored, the lease expires: then the response has failed, unless it has a run.
+        """
+        begun = replace(queued, response={**queued.response, "status": "in_progress"})
         try:
-            begun = replace(queued, response={**queued.response, "status": "in_progress"})
-            if not await self._store.settle(begun):
-                return
-            done = await make()
+            if await self._store.settle(begun):
+                await self._make_begun(begun, make)
         except asyncio.CancelledError:
             await self._settle_left(begun)
             raise
+        except Exception as error:  # noqa: BLE001  (the database is away)
+            _logger.warning("The end of a response in the background could not be stored: %s", reason_of(error))
+
+    async def _make_begun(self, begun: StoredResponse, make: Callable[[], Awaitable[StoredResponse]]) -> None:
+        try:
+            done = await make()
         except PatchbayError as error:
             message = self._redact(str(error))
             _logger.warning("A response in the background failed: %s", message)
-            done = failed(queued, error.code, message)
+            await self._store.settle(failed(begun, error.code, message))
         except Exception:
             _logger.exception("A response in the background failed")
-            done = failed(
-                queued, "server_error", "The server failed on this response; its operator finds the reason in its output."
-            )
-        await self._store.settle(done)
+            await self._settle_left(begun, _FAILED)
+        else:
+            await self._store.settle(done)
 
     async def _renew(self) -> None:
         while self._tasks:
@@ -269,8 +278,8 @@ class BackgroundResponses:
             ours = list(self._tasks)
             try:
                 still = await self._store.renew(ours)
-            except Exception:
-                _logger.exception("The responses in the background could not be renewed")
+            except Exception as error:  # noqa: BLE001  (the next time)
+                _logger.warning("The responses in the background could not be renewed: %s", reason_of(error))
                 continue
             for key in set(ours) - still:
                 if (task := self._tasks.get(key)) is not None:

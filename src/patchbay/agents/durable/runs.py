@@ -314,19 +314,20 @@ class DurableRuns:
         from dbos import DBOS
 
         seen: set[int] = set()
-        is_over = False
-        while not is_over and self._stopping_since is None:
-            is_over = (await self.get(run_id)).is_over
-            recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
-            for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
-                name = base_name(each["function_name"])
-                if each["function_id"] not in seen and name != EVENTS and each["error"] is None:
-                    seen.add(each["function_id"])
-                    kind = "model" if " round " in name else "tool_begins" if name.endswith(" began") else "tool"
-                    output = None if kind == "tool_begins" else json.loads(each["output"] or "null")
-                    yield {"id": each["function_id"], "step": name, "kind": kind, "output": output}
-            if not is_over:
-                await asyncio.sleep(_POLL)
+        while self._stopping_since is None:
+            with suppress(DBAPIError):  # the database is away
+                run = await self.get(run_id)
+                recorded = await run_in_thread(lambda: DBOS.list_workflow_steps(run_id))
+                for each in sorted(recorded, key=lambda step: step["completed_at_epoch_ms"] or 0):
+                    name = base_name(each["function_name"])
+                    if each["function_id"] not in seen and name != EVENTS and each["error"] is None:
+                        seen.add(each["function_id"])
+                        kind = "model" if " round " in name else "tool_begins" if name.endswith(" began") else "tool"
+                        output = None if kind == "tool_begins" else json.loads(each["output"] or "null")
+                        yield {"id": each["function_id"], "step": name, "kind": kind, "output": output}
+                if run.is_over:
+                    return
+            await asyncio.sleep(_POLL)
 
     async def events(self, run_id: str) -> AsyncGenerator[Event, None]:
         """Yield all events of a run, as they happen; of one that another process carries out, when it is over."""
