@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import socket
 import sqlite3
 import threading
-import time
 import weakref
 import zlib
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from patchbay._redaction import protect
+from patchbay._sqlite import WRITES, sqlite_engine
 from patchbay.errors import ConfigurationError
 from patchbay.tools.threads import run_in_thread
 
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from patchbay.database_tables import Tables, TablesState
 
 T = TypeVar("T")
-
-BUSY_SECONDS = 30.0
-"""Seconds that a transaction waits for one of another process before it fails."""
 
 CLOSE_SECONDS = 5.0
 """Seconds that closing waits for transactions under way."""
@@ -53,7 +49,6 @@ _POSTGRES_LIMITS = (
 """A process that is stopped or cut off in a transaction holds its locks for seconds, and not until the machine's TCP gives up."""
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-_WRITES = "patchbay_writes"
 _WRITING = 0x70617463 << 32
 """The key of the advisory lock of exclusive writers, plus a checksum of the name."""
 
@@ -283,7 +278,7 @@ class Database:
         return self._within(opened.engine, work_in_place, writes=True)
 
     def _within(self, engine: Engine, work: Callable[[Connection], T], *, writes: bool) -> T:
-        options: dict[str, Any] = {_WRITES: writes}
+        options: dict[str, Any] = {WRITES: writes}
         if self.is_postgres and not writes:
             options["isolation_level"] = "REPEATABLE READ"  # the default sees what others commit between two statements
         with engine.connect() as opened:
@@ -361,23 +356,8 @@ class Database:
         return opened
 
     def _new_sqlite(self) -> _Open:
-        return _Open(self._sqlite_engine(), ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
-
-    def _sqlite_engine(self) -> Engine:
-        import sqlalchemy
-
         # One thread with one connection: the transactions of this process run one after the other, in the order of the calls.
-        engine = sqlalchemy.create_engine(
-            self.url,
-            poolclass=sqlalchemy.pool.StaticPool,
-            connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-            hide_parameters=True,  # errors are logged, and contents are not for logs
-        )
-        sqlalchemy.event.listen(engine, "connect", _prepare_sqlite)
-        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
-        if self.file is not None:
-            sqlalchemy.event.listen(engine, "do_connect", _make_private)
-        return engine
+        return _Open(sqlite_engine(self.url), ThreadPoolExecutor(1, thread_name_prefix="patchbay-store"))
 
 
 _servers: weakref.WeakValueDictionary[URL, _Open] = weakref.WeakValueDictionary()
@@ -467,52 +447,3 @@ def _read_url(url: str | os.PathLike[str]) -> tuple[URL, str]:
     parsed = parsed.set(drivername=driver)
     parsed = parsed.set(database=None) if parsed.database == ":memory:" else parsed
     return parsed, os.fspath(url) if "://" not in os.fspath(url) else shown.render_as_string(hide_password=True)
-
-
-_making_private = threading.Lock()
-
-
-def _make_private(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
-    """Create a SQLite file before SQLite does, so that others can never read it, nor the files beside it."""
-    if options.get("uri"):
-        return  # not necessarily a file
-    # Only a new file is opened, and no other object connects to it meanwhile: closing any handle of a file ends the locks that
-    # SQLite has on it in this process, and the next process to close the file deletes the log that this one still writes.
-    with _making_private, contextlib.suppress(OSError):  # where it cannot be made, opening it says why
-        os.close(os.open(os.path.realpath(arguments[0]), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # Only explicit transactions: the driver's own begin too late.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    try:
-        # Readers and a writer do not wait for each other. A commit survives the process at once, and a power failure a moment
-        # later: waiting for the disk with every event would make a turn many times as long.
-        _use_wal(cursor)
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-    finally:
-        cursor.close()
-
-
-def _use_wal(cursor: Any) -> None:
-    # SQLite waits for other processes everywhere but here: a process that has read that a new file is not in WAL mode yet, and
-    # finds another one writing to it, gets an error at once.
-    until = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            # The low byte is the kind of an error, the rest says more of it.
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311  (so that two do not collide again)
-        else:
-            return
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A write that begins as a read fails where another process wrote in between.
-    writes = connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
