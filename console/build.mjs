@@ -17,6 +17,8 @@ async function bundle() {
     entryPoints: { app: "src/main.tsx" },
     outdir: OUT,
     entryNames: "[name]-[hash]",
+    chunkNames: "app-[name]-[hash]",
+    splitting: true,
     bundle: true,
     minify: true,
     format: "esm",
@@ -30,8 +32,8 @@ async function bundle() {
     logLevel: "warning",
   });
   const files = new Map(result.outputFiles.map((file) => [relative(OUT, file.path), file.text]));
-  const named = (ending) => [...files.keys()].find((name) => name.endsWith(ending));
-  files.set("index.html", page(named(".js"), named(".css")));
+  const entry = (ending) => [...files.keys()].find((name) => /^app-[A-Z0-9]+\.(js|css)$/.test(name) && name.endsWith(ending));
+  files.set("index.html", page(entry(".js"), entry(".css")));
   files.set("LICENSES.txt", licences(Object.keys(result.metafile.inputs)));
   return files;
 }

@@ -1,19 +1,25 @@
 // Numbers, times and durations in words.
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
-const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false });
-const grouped = new Intl.NumberFormat("en");
+/** Returns what `make` makes at the first call: a formatter costs the page's first view milliseconds. */
+export function lazily<T>(make: () => T): () => T {
+  let made: T | undefined;
+  return () => (made ??= make());
+}
+
+const clock = lazily(() => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }));
+const day = lazily(() => new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }));
+const whole = lazily(() => new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false }));
+const grouped = lazily(() => new Intl.NumberFormat("en"));
 
 /** The time of day, with the date where it is another day. */
 export function timeOfDay(seconds: number): string {
   const date = new Date(seconds * 1000);
-  const text = clock.format(date);
-  return date.toDateString() === new Date().toDateString() ? text : `${day.format(date)} ${text}`;
+  const text = clock().format(date);
+  return date.toDateString() === new Date().toDateString() ? text : `${day().format(date)} ${text}`;
 }
 
 export function dateAndTime(seconds: number): string {
-  return whole.format(new Date(seconds * 1000));
+  return whole().format(new Date(seconds * 1000));
 }
 
 export function duration(seconds: number | null | undefined): string {
@@ -36,12 +42,12 @@ export function countdown(seconds: number): string {
 }
 
 export function count(value: number | null | undefined): string {
-  return value == null ? "" : grouped.format(value);
+  return value == null ? "" : grouped().format(value);
 }
 
 /** "1 call", "2 calls". */
 export function plural(value: number, noun: string): string {
-  return `${grouped.format(value)} ${noun}${value === 1 ? "" : "s"}`;
+  return `${grouped().format(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 export function bytes(value: number): string {

@@ -2,8 +2,8 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { signal } from "@preact/signals";
-import uPlot from "uplot";
-import { count, duration, timeOfDay } from "../format";
+import type uPlot from "uplot";
+import { count, duration, lazily, timeOfDay } from "../format";
 import { theme } from "../theme";
 import { Line } from "../ui/text";
 
@@ -28,8 +28,19 @@ export interface ChartProps {
 }
 
 const HEIGHT = 128;
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+const compact = lazily(() => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }));
+const clock = lazily(() => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false }));
+
+/** uPlot once it is loaded, when a chart is first shown: its start would take a tenth of every page's first view. */
+const library = signal<typeof uPlot | null>(null);
+const isMissing = signal(false);
+
+function loadLibrary(): void {
+  import("uplot").then(
+    (loaded) => (library.value = loaded.default),
+    () => (isMissing.value = true),
+  );
+}
 
 /** The point under the pointer, in all charts. */
 const hovered = signal<number | null>(null);
@@ -38,7 +49,7 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () 
 
 function words(value: number | null | undefined, unit: "number" | "seconds"): string {
   if (value == null) return "–";
-  return unit === "seconds" ? duration(value) : value < 10_000 ? count(value) : compact.format(value);
+  return unit === "seconds" ? duration(value) : value < 10_000 ? count(value) : compact().format(value);
 }
 
 export function Chart({ title, of, unit, times, series, total, asTable }: ChartProps) {
@@ -53,7 +64,7 @@ export function Chart({ title, of, unit, times, series, total, asTable }: ChartP
             total
           ) : (
             <>
-              <span class="dim">{clock.format(at * 1000)}</span>
+              <span class="dim">{clock().format(at * 1000)}</span>
               {series.map((each) => (
                 <span key={each.name} class={`value series-${each.color}`}>
                   {words(each.values[index!], unit)}
@@ -108,10 +119,12 @@ function Plot({ label, unit, times, series }: { label: string } & Pick<ChartProp
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const data = [times, ...series.map((each) => each.values)] as uPlot.AlignedData;
+  const Library = library.value;
   const look = `${theme.value} ${isDark.value} ${unit} ${series.map((each) => each.color).join()}`;
   useEffect(() => {
     const element = host.current!;
-    const made = new uPlot(optionsOf(element, unit, series), data, element);
+    if (!Library) return loadLibrary();
+    const made = new Library(optionsOf(element, unit, series, Library.paths.stepped!), data, element);
     plot.current = made;
     const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
     observer.observe(element);
@@ -120,14 +133,20 @@ function Plot({ label, unit, times, series }: { label: string } & Pick<ChartProp
       made.destroy();
       hovered.value = null;
     };
-  }, [look]);
+  }, [look, Library]);
   useEffect(() => {
     if (plot.current?.data !== data) plot.current?.setData(data);
   }, [times, series]);
+  if (isMissing.value) return <p class="none">The chart cannot be loaded: load the page again.</p>;
   return <div class="plot" ref={host} role="img" aria-label={label} />;
 }
 
-function optionsOf(element: HTMLElement, unit: "number" | "seconds", series: Series[]): uPlot.Options {
+function optionsOf(
+  element: HTMLElement,
+  unit: "number" | "seconds",
+  series: Series[],
+  stepped: NonNullable<typeof uPlot.paths.stepped>,
+): uPlot.Options {
   // A canvas knows no custom properties: the colours are those of a part of the page.
   const probe = element.appendChild(document.createElement("span"));
   const color = (name: string) => {
@@ -143,7 +162,7 @@ function optionsOf(element: HTMLElement, unit: "number" | "seconds", series: Ser
       width: 1.5,
       spanGaps: true,
       points: { show: isTime, size: 4, fill: stroke },
-      ...(isTime ? {} : { paths: uPlot.paths.stepped!({ align: 1 }) }),
+      ...(isTime ? {} : { paths: stepped({ align: 1 }) }),
     };
   });
   probe.remove();
@@ -159,7 +178,7 @@ function optionsOf(element: HTMLElement, unit: "number" | "seconds", series: Ser
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     series: [{}, ...lines],
     axes: [
-      { ...axis, grid: { show: false }, size: 22, gap: 4, space: 64, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) },
+      { ...axis, grid: { show: false }, size: 22, gap: 4, space: 64, values: (_, splits) => splits.map((at) => clock().format(at * 1000)) },
       { ...axis, size: 48, gap: 4, space: 32, values: (_, splits) => splits.map((value) => (!value ? "0" : unit === "number" && value % 1 ? "" : words(value, unit))) },
     ],
   };
