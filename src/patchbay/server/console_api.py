@@ -27,7 +27,7 @@ from patchbay.server.http import Headers, Receive, ResponseWriter, Send, is_toke
 from patchbay.server.routing import KNOWN_PARAMETERS, json_response
 from patchbay.server.turn_archive import TurnArchive
 from patchbay.server.turn_views import Json, TurnQuery, attempt_detail, detail_of, encoded_for, summary_of, with_approvals
-from patchbay.server.turns import TurnStore
+from patchbay.server.turns import Turn, TurnStore
 from patchbay.tools.threads import run_in_thread
 
 _MOST_APPROVALS: Final = 500
@@ -111,6 +111,12 @@ def make_turns_router(
     )
     gone: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such turn, or not any more."}}
 
+    def in_memory() -> list[Turn]:
+        return [*store.newest(), *(archive.unwritten if archive is not None else ())]
+
+    def find(turn_id: str) -> Turn | None:
+        return store.get(turn_id) or next((turn for turn in in_memory() if turn.id == turn_id), None)
+
     async def archived(turn_id: str) -> Json:
         turn = await archive.get(turn_id) if archive is not None else None
         if turn is None:
@@ -137,7 +143,7 @@ def make_turns_router(
         q: Annotated[str, Query(max_length=200, description="A text in the request or in an answer, in any case.")] = "",
     ) -> Response:
         query = TurnQuery(session, model, tool, outcome, q)
-        stored = store.newest()
+        stored = in_memory()
         is_stored = before in [turn.id for turn in stored]
         if before and not is_stored and (archive is None or await archive.get(before) is None):
             raise gone_error(before)
@@ -165,7 +171,7 @@ def make_turns_router(
         download: Annotated[bool, Query(description="As an attachment, with the requests and answers of all attempts.")] = False,  # noqa: FBT002  (a query's)
     ) -> Response:
         asked = await asked_for(turn_id)
-        if (turn := store.get(turn_id)) is not None:
+        if (turn := find(turn_id)) is not None:
             content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, asked, whole=download)))
         else:
             content = json.dumps(with_approvals(await archived(turn_id), asked)).encode()
@@ -178,7 +184,7 @@ def make_turns_router(
         "/{turn_id}/attempts/{index}", responses=gone, summary="What an attempt was sent and answered, and how that was read"
     )
     async def get_attempt(turn_id: str, index: int) -> Response:
-        turn = store.get(turn_id)
+        turn = find(turn_id)
         attempts = turn.attempts if turn is not None else (await archived(turn_id))["attempts"]
         if not 0 <= index < len(attempts):
             raise NotFoundError(f"The turn {turn_id} has no attempt {index}.")

@@ -75,6 +75,11 @@ class TurnArchive:
         """Number of turns that are not written yet."""
         return len(self._waiting)
 
+    @property
+    def unwritten(self) -> list[Turn]:
+        """The turns that are neither in the TurnStore any more nor in the database yet, the newest first."""
+        return sorted((turn for turn in self._waiting if turn.store is None), key=lambda turn: turn.began, reverse=True)
+
     async def open(self) -> None:
         """Open the database. Raises ConfigurationError."""
         await self._database.read(lambda _: None)
