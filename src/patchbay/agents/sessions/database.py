@@ -126,12 +126,8 @@ class DatabaseResults:
             .join(sessions, results.c.session_pk == sessions.c.pk)
             .where(self._is_session(), results.c.number == int(found[1]))
         )
-
-        def work(connection: Connection) -> str | None:
-            data: bytes | None = connection.scalar(query)
-            return None if data is None else data.decode(*_UTF8)
-
-        return await self._store.read(work)
+        data: bytes | None = await self._store.read(lambda connection: connection.scalar(query))
+        return None if data is None else data.decode(*_UTF8)
 
     def _is_session(self) -> sa.ColumnElement[bool]:
         return _session_row(self._session.app_name, self._session.user_id, self._session.id)

@@ -39,8 +39,7 @@ def lock_number(*names: str) -> int:
 async def _retry(attempt: Callable[[], Awaitable[bool]]) -> None:
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
     while not await attempt():
-        delay = backoff.fail()
-        await asyncio.sleep(delay)
+        await asyncio.sleep(backoff.fail())
 
 
 class FileLocks:
