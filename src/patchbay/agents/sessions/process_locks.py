@@ -39,7 +39,8 @@ def lock_number(*names: str) -> int:
 async def _retry(attempt: Callable[[], Awaitable[bool]]) -> None:
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
     while not await attempt():
-        await asyncio.sleep(backoff.fail())
+        delay = backoff.fail()
+        await asyncio.sleep(delay)
 
 
 class FileLocks:
