@@ -209,8 +209,8 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 }
 
 /** Posts a body as JSON; a text is JSON already. */
-export function post(path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
-  const headers = { "Content-Type": "application/json" };
+export function post(path: string, body: unknown, signal?: AbortSignal, more: Record<string, string> = {}): Promise<Response> {
+  const headers = { "Content-Type": "application/json", ...more };
   return request(path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body), ...(signal ? { signal } : {}) });
 }
 

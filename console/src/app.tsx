@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { ApiError, BASE } from "./api";
 import { watchApprovals } from "./approvals/store";
 import { plural } from "./format";
-import { connection } from "./live";
+import { connection, reconnect } from "./live";
 import { type ConsolePage, type Keys, PAGES } from "./pages";
 import { go, goTo, parts } from "./route";
 import { info, infoError, loadInfo, needsSignIn, signIn } from "./session";
@@ -141,6 +141,7 @@ function SignIn() {
     event.preventDefault();
     try {
       await signIn(token);
+      reconnect();
     } catch (error) {
       setProblem(error instanceof ApiError && error.status === 401 ? "The server has another token." : String((error as Error).message));
     }

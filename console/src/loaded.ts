@@ -27,7 +27,10 @@ export function useLoaded<T>(path: string | null, version?: unknown, runs: (valu
         if (runs(value)) timer = window.setTimeout(() => void read(), READ_AGAIN);
       } catch (problem) {
         if (controller.signal.aborted) return;
-        setFound((before) => ({ path, value: before?.path === path ? before.value : null, error: asApiError(problem) }));
+        const error = asApiError(problem);
+        const isGone = error.status >= 400 && error.status < 500;
+        setFound((before) => ({ path, value: before?.path === path && !isGone ? before.value : null, error }));
+        if (!isGone) timer = window.setTimeout(() => void read(), READ_AGAIN);
       }
     };
     void read();

@@ -346,3 +346,33 @@ def test_the_page_is_that_of_a_proxy_with_a_configuration_too(browser, tmp_path)
     with running_proxy(*flags) as proxied, open_page(browser, proxied.page("/approvals")) as page:
         expect(page.get_by_text("No call has waited yet")).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Live")
+
+
+def test_seven_pages_of_one_browser_share_a_connection_and_leave_others_for_requests(browser, desk):
+    with open_page(browser, "about:blank") as last:
+        pages = [*(last.context.new_page() for _ in range(6)), last]
+        for page in pages:
+            page.goto(desk.page("/approvals"))
+            expect(page.get_by_role("status")).to_have_text("Live")
+        request = desk.call("write_file", path="/srv/a", text="Hello")
+        for page in pages:
+            expect(page.get_by_role("navigation").get_by_role("link", name="Approvals")).to_have_text("Approvals1")
+        pages[0].close()  # which had the connection
+        desk.decide(request, "approve")
+        expect(last.get_by_role("navigation").get_by_role("link", name="Approvals")).to_have_text("Approvals")
+
+
+def test_call_that_begins_an_answer_is_approved_in_the_chat_and_where_it_is_sent_again(browser, desk):
+    with open_page(browser, desk.page("/chat?model=qwen3-8b")) as page:
+        page.get_by_label("Message", exact=True).fill('["pay", {"to": "ann", "euros": 2}]')
+        page.keyboard.press("Enter")
+        waiting = page.get_by_role("group", name="pay waits for approval")
+        waiting.get_by_role("button", name="Approve").click()
+        answer = page.locator("li.said-by").last
+        expect(answer).to_contain_text("Done.")
+        answer.get_by_role("link", name="Turn").click()
+        page.get_by_role("button", name="Edit and resend").click()
+        page.get_by_role("button", name="Send").click()
+        waiting.get_by_role("button", name="Approve").click()
+        expect(page.get_by_role("region", name="After", exact=True)).to_contain_text("Done.")
+        assert 2 == len(desk.results)

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from console.browser import BOUND, open_page
 from console.proxied import WEATHER, hermes, running_proxy
-from patchbay.testing.script import error
+from patchbay.testing.script import Text, error
 from ports import kept_port
 
 CALL = hermes("get_weather", '{"place": "Oslo", "days": 3}')
@@ -166,7 +166,7 @@ def test_an_edited_request_is_sent_and_both_answers_are_shown(browser, proxied, 
         expect(after).to_contain_text("Sun.")
         after.get_by_role("button", name="Open this turn").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"{mark} Rome?")
-        assert turn not in page.url
+        assert f"/{turn}?" not in f"{page.url}?"
         page.get_by_role("tab", name="JSON").click()
         expect(page.get_by_label("Request as JSON")).to_contain_text('"temperature": 0.5')
 
@@ -198,6 +198,31 @@ def test_a_lost_connection_is_shown_and_made_again(browser):
             expect(page.get_by_role("status")).to_have_text("Live")
             again.chat("Are you back?")
             expect(row(page, "Are you back?")).to_be_visible()
+
+
+def test_a_page_whose_sign_in_has_ended_asks_for_another_one(browser):
+    port = str(kept_port())
+    with running_proxy("--port", port, "--api-key", "the-first-key-of-it") as proxied, open_page(browser, proxied.page()) as page:
+        page.get_by_label("Token of the server").fill("the-first-key-of-it")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status")).to_have_text("Live")
+        proxied.stop()
+        expect(page.get_by_role("status")).to_have_text("Connection lost, reconnecting")
+        with running_proxy("--port", port, "--api-key", "the-second-key-of-it"):
+            page.get_by_label("Token of the server").fill("the-second-key-of-it")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("status")).to_have_text("Live")
+
+
+def test_list_of_running_turns_leaves_out_those_that_have_ended(browser, proxied, mark):
+    proxied.answer = lambda body: Text("word " * (10 if "short" in json.dumps(body) else 30), piece=5, gap=0.25)
+    with open_page(browser, proxied.page("/turns?outcome=running")) as page:
+        expect(page.get_by_role("status")).to_have_text("Live")
+        for length in ("short", "long"):
+            proxied.chat(f"{mark} {length}", wait=False, stream=True)
+            expect(row(page, f"{mark} {length}")).to_be_visible()
+        expect(row(page, f"{mark} short")).to_have_count(0)
+        expect(row(page, f"{mark} long")).to_be_visible()
 
 
 def test_the_first_page_says_how_to_send_a_request(browser):

@@ -1,8 +1,7 @@
 // The page that tries a role or a model: a conversation, with the calls and approvals of its answers between their texts.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Approval } from "../api";
-import { decide, pending } from "../approvals/store";
+import { WaitingCalls } from "../approvals/inline";
 import { duration } from "../format";
 import { indented } from "../json";
 import { listen } from "../live";
@@ -11,7 +10,7 @@ import { go } from "../route";
 import { info } from "../session";
 import { Bad, Options, PageLink, StateMark } from "../ui/parts";
 import { Line, TextBlock, visible } from "../ui/text";
-import { again, type Entry, entries, isRunning, KINDS, loadModels, model, models, restart, role, say, stop, take, type ToolUse } from "./store";
+import { again, type Entry, entries, isRunning, KINDS, loadModels, model, models, restart, role, say, session, stop, take, type ToolUse } from "./store";
 
 function ChatPage() {
   useEffect(() => {
@@ -23,7 +22,7 @@ function ChatPage() {
       <h1 class="unseen">Chat</h1>
       <Settings />
       <Conversation />
-      <Approvals />
+      <WaitingCalls session={session.value} />
       <Composer />
     </main>
   );
@@ -131,48 +130,6 @@ function Said({ entry, isLast }: { entry: Entry; isLast: boolean }) {
         )}
       </div>
     </li>
-  );
-}
-
-/** What waits for a decision: beside the conversation, whose text may still move. */
-function Approvals() {
-  const turn = entries.value.at(-1)?.turn;
-  const waiting = turn ? pending.value.filter((each) => each.turn === turn) : [];
-  if (!waiting.length) return null;
-  return (
-    <div class="decisions">
-      {waiting.map((each) => (
-        <Waiting key={each.id} request={each} />
-      ))}
-    </div>
-  );
-}
-
-function Waiting({ request }: { request: Approval }) {
-  const [problems, setProblems] = useState<string[]>([]);
-  const act = async (verdict: "approve" | "deny") => setProblems(await decide([request], { verdict }));
-  return (
-    <div class="call waits" role="group" aria-label={`${request.tool} waits for approval`}>
-      <div class="call-head">
-        <Line class="call-name" text={request.tool} />
-        <span class="dim">waits for approval</span>
-        <PageLink to={`approvals/${encodeURIComponent(request.id)}`}>Edit or allow for longer</PageLink>
-      </div>
-      <TextBlock text={indented(request.arguments_text)} label={`Arguments of ${request.tool}`} />
-      {problems.map((each) => (
-        <p key={each} class="bad" role="alert">
-          <Line text={each} />
-        </p>
-      ))}
-      <p class="actions">
-        <button type="button" class="primary" onClick={() => void act("approve")}>
-          Approve
-        </button>
-        <button type="button" onClick={() => void act("deny")}>
-          Deny
-        </button>
-      </p>
-    </div>
   );
 }
 

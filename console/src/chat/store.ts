@@ -43,12 +43,10 @@ export const model = computed(() => query.value.get("model") ?? models.value[0] 
 export const role = computed(() => query.value.get("role") ?? "");
 
 let controller: AbortController | null = null;
-let session = newSession();
-/** Events of turns whose answer has not begun here: they may come before the answer's head. */
-const early: RuntimeEvent[] = [];
-const MOST_EARLY = 100;
+/** The key of the conversation's session. */
+export const session = signal(newSession());
 
-function newSession(): string {
+export function newSession(): string {
   return `console-${crypto.getRandomValues(new Uint32Array(2)).join("")}`;
 }
 
@@ -64,7 +62,7 @@ export async function loadModels(): Promise<void> {
 
 export function restart(): void {
   stop();
-  session = newSession();
+  session.value = newSession();
   entries.value = [];
 }
 
@@ -91,13 +89,12 @@ async function answer(): Promise<void> {
   const mine = (controller = new AbortController());
   const messages = entries.peek().flatMap(messageOf);
   entries.value = [...entries.peek(), { role: "assistant", parts: [], reasoning: "", turn: "", state: "running", problem: "" }];
-  const headers: Record<string, string> = { "Content-Type": "application/json", "X-Patchbay-Session": session };
+  const headers: Record<string, string> = { "Content-Type": "application/json", "X-Patchbay-Session": session.peek() };
   if (role.peek()) headers["X-Patchbay-Role"] = encodeURIComponent(role.peek());
   const body = JSON.stringify({ model: model.peek(), messages, stream: true });
   try {
     const response = await request("/v1/chat/completions", { method: "POST", headers, body, signal: mine.signal });
     change({ turn: response.headers.get("x-request-id") ?? "" }, mine);
-    for (const event of early.splice(0)) take(event);
     let isEnded = false;
     for await (const data of readEvents(response)) {
       if (data === "[DONE]") isEnded = true;
@@ -135,12 +132,14 @@ function takeChunk(chunk: Json, mine: AbortController): boolean {
   return typeof choice.finish_reason === "string";
 }
 
-/** Takes an event of a tool. */
+/** Takes an event of a tool: it may come before the answer's head, which says the turn. */
 export function take(event: RuntimeEvent): void {
   const entry = entries.peek().at(-1);
-  if (entry?.state !== "running") return;
-  if (!entry.turn && early.length < MOST_EARLY) early.push(event);
-  if (event.scope?.turn_id !== entry.turn) return;
+  const turn = event.scope?.turn_id;
+  if (entry?.state !== "running" || event.scope?.session_key !== session.peek() || !turn) return;
+  if (entries.peek().some((each) => each !== entry && each.turn === turn)) return;
+  if (!entry.turn) change({ turn });
+  else if (turn !== entry.turn) return;
   const id = text(event.attrs?.call_id);
   const payload = event.payload ?? {};
   const isSkipped = event.kind === "agent.tool.exec_skipped";

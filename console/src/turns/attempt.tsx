@@ -103,7 +103,7 @@ export function Answer({ attempt, content }: { attempt: Pick<Attempt, "mode" | "
   }, [lit]);
   return (
     <div class="answer">
-      <p class="explained">{explain(attempt.mode, content)}</p>
+      <p class="explained">{explain(attempt, content)}</p>
       <div class="sides">
         <section class="raw" aria-label="Raw text">
           <h2>Raw text of the model</h2>
@@ -173,8 +173,9 @@ function Read({ reading, lit, onLight }: { reading: Reading; lit: number | null;
 }
 
 /** Says in a sentence how the answer was read. */
-function explain(mode: string, { text, native_calls, reading }: AttemptContent): string {
-  if (reading === null) return "The answer was not read: it has not ended, or it was an error.";
+function explain({ mode, status }: Pick<Attempt, "mode" | "status">, { text, native_calls, reading }: AttemptContent): string {
+  if (status !== null && status >= 400) return `The model's server answered with an error, HTTP ${status}: there is nothing to read.`;
+  if (reading === null) return "The answer was not read: it has not ended, or it broke off.";
   const native = native_calls?.length ?? 0;
   const calls = reading.calls.length;
   const parts = [reading.content && "content", reading.reasoning && "reasoning"].filter(Boolean).join(" and ");

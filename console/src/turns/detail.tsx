@@ -12,7 +12,7 @@ import { JsonBlock, Line } from "../ui/text";
 import { AttemptPanel, NotKept, Tabs } from "./attempt";
 import { Messages, messagesOf, Others, Tools, toolsOf } from "./content";
 import { closeTurn, tokensInWords } from "./list";
-import { Resend } from "./resend";
+import { canEdit, Resend } from "./resend";
 import { ToolPanel } from "./tool";
 import { turns } from "./store";
 import { type Part, partsOf, Waterfall } from "./waterfall";
@@ -88,7 +88,7 @@ function firstPart(parts: Part[]): Part {
 
 function Head({ turn, selected }: { turn: Turn; selected: Part }) {
   const seconds = turn.state === "running" ? Math.max(0, now.value - turn.began) : turn.seconds;
-  const edit = selected.attempt ? selected.key : "request";
+  const edited = selected.attempt && canEdit(selected.attempt) ? selected : null;
   const reasons = turn.reasons.filter((reason) => !turn.attempts.some((attempt) => attempt.reason === reason));
   return (
     <header class="turn-head">
@@ -98,7 +98,7 @@ function Head({ turn, selected }: { turn: Turn; selected: Part }) {
           <Line text={turn.preview || turn.id} />
         </h1>
         <p class="actions">
-          <button type="button" id="edit" onClick={() => go({ query: { edit } })} title={`Edit and resend ${selected.attempt ? "the selected attempt" : "the client's request"} (e)`}>
+          <button type="button" id="edit" onClick={() => go({ query: { edit: edited?.key ?? "request" } })} title={`Edit and resend ${edited ? "the selected attempt" : "the client's request"} (e)`}>
             Edit and resend
           </button>
           <Copy text={() => window.location.origin + urlOf({})}>Copy link</Copy>

@@ -2,6 +2,8 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Attempt, type AttemptContent, type Body, get, post, type Turn } from "../api";
+import { WaitingCalls } from "../approvals/inline";
+import { newSession } from "../chat/store";
 import { count, duration } from "../format";
 import { isObject } from "../json";
 import { go } from "../route";
@@ -28,7 +30,8 @@ const TOOL_MODES = ["", "auto", "text", "native"];
 const CONSTRAIN_MODES = ["", "auto", "off", "force"];
 
 export function Resend({ turn, of }: { turn: Turn; of: string }) {
-  const index = /^a\d+$/.test(of) ? Number(of.slice(1)) : null;
+  const asked = turn.attempts.find((attempt) => `a${attempt.index}` === of);
+  const index = asked && canEdit(asked) ? asked.index : null;
   const content = useAttempt(turn.id, index, false);
   if (index !== null && content === null) return <p class="none">Loading…</p>;
   if (content instanceof ApiError) return <Problem error={content} />;
@@ -42,6 +45,11 @@ export function Resend({ turn, of }: { turn: Turn; of: string }) {
     );
   }
   return <Editor key={of} turn={turn} body={body} title={title} index={index} />;
+}
+
+/** Whether the request of an attempt can be sent again: with its tools in the prompt they would be put there twice. */
+export function canEdit(attempt: Attempt): boolean {
+  return attempt.mode !== "text";
 }
 
 function close(): void {
@@ -60,6 +68,7 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
   const [draft, setDraft] = useState(() => draftOf(body));
   const [sent, setSent] = useState<Sent | null>(null);
   const [since, setSince] = useState<number | null>(null);
+  const [session, setSession] = useState("");
   const controller = useRef<AbortController | null>(null);
   const form = useRef<HTMLFormElement>(null);
   const results = useRef<HTMLDivElement>(null);
@@ -72,11 +81,14 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
   const send = async () => {
     if (!value || since !== null) return;
     const mine = (controller.current = new AbortController());
+    const key = newSession();
+    const headers = { "X-Patchbay-Session": key, ...(turn.role && { "X-Patchbay-Role": encodeURIComponent(turn.role) }) };
+    setSession(key);
     setSince(Date.now() / 1000);
     setSent(null);
     results.current?.scrollIntoView({ block: "nearest" });
     try {
-      setSent(await resend(value, index === null, mine.signal));
+      setSent(await resend(value, headers, index === null, mine.signal));
     } catch (error) {
       setSent({ turn: null, attempt: null, content: null, error: mine.signal.aborted ? new ApiError(0, "The request was stopped.") : asApiError(error) });
     } finally {
@@ -149,6 +161,7 @@ function Editor({ turn, body, title, index }: { turn: Turn; body: Body; title: s
           <section class="outcome" aria-label="After">
             <h2>After</h2>
             <p class="none">Waiting for the answer…</p>
+            <WaitingCalls session={session} />
             <p class="actions"><button type="button" onClick={() => controller.current?.abort()}>Stop</button></p>
           </section>
         ) : sent ? (
@@ -279,11 +292,11 @@ function read(draft: Draft): { value: Body | null; problems: Partial<Record<keyo
  * Sends a request as a turn of its own, and reads that turn. Throws ApiError where no turn is known of it. An edited attempt is
  * compared with the first attempt of that turn, a client's request (`isWhole`) with its last answer.
  */
-async function resend(body: Body, isWhole: boolean, signal: AbortSignal): Promise<Sent> {
+async function resend(body: Body, headers: Record<string, string>, isWhole: boolean, signal: AbortSignal): Promise<Sent> {
   let error: ApiError | null = null;
   let id: string | null = null;
   try {
-    const response = await post("/v1/chat/completions", body, signal);
+    const response = await post("/v1/chat/completions", body, signal, headers);
     id = response.headers.get("x-request-id");
     await response.arrayBuffer();
   } catch (problem) {

@@ -143,7 +143,8 @@ function takeAll(): void {
 }
 
 /** Shows the turns; the oldest that are too many are loaded again when they are scrolled to. */
-function show(listed: Summary[]): void {
+function show(all: Summary[]): void {
+  const listed = query.peek().get("outcome") === "running" ? all.filter((turn) => turn.state === "running") : all;
   const most = isAtTop ? MOST_AT_TOP : MOST;
   if (listed.length > most) next = listed[most - 1]!.id;
   turns.value = listed.slice(0, most);
