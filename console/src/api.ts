@@ -1,5 +1,7 @@
 // What the server answers, and requests to it. All of its text is hostile: it is only ever shown as text.
 
+import { parseJson } from "./json";
+
 export type State = "running" | "done" | "failed";
 
 export interface Summary {
@@ -205,7 +207,7 @@ export async function request(path: string, options: RequestInit = {}): Promise<
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await (await request(path, signal ? { signal } : {})).json()) as T;
+  return parseJson(await (await request(path, signal ? { signal } : {})).text()) as T;
 }
 
 /** Posts a body as JSON; a text is JSON already. */

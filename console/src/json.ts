@@ -2,6 +2,17 @@
 
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
+/** As browsers since 2025 have them, which TypeScript does not know yet. */
+const exact = JSON as typeof JSON & { rawJSON?: (source: string) => unknown };
+
+/** Parses JSON; whole numbers that JavaScript would round stay as they are written, for JSON.stringify. Throws SyntaxError. */
+export function parseJson(text: string): unknown {
+  if (!exact.rawJSON || !/\d{16}/.test(text)) return JSON.parse(text);
+  const keep = (_name: string, value: unknown, context?: { source?: string }): unknown =>
+    Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? exact.rawJSON!(context.source) : value;
+  return JSON.parse(text, keep);
+}
+
 export interface Member {
   name: string;
   /** Its value, as JSON. */

@@ -5,7 +5,7 @@ import { ApiError, type Attempt, type AttemptContent, type Body, get, post, type
 import { WaitingCalls } from "../approvals/inline";
 import { newSession } from "../chat/store";
 import { count, duration } from "../format";
-import { isObject } from "../json";
+import { isObject, parseJson } from "../json";
 import { go } from "../route";
 import { asApiError } from "../session";
 import { ModeTags, Options, Problem, StateMark } from "../ui/parts";
@@ -260,7 +260,7 @@ function read(draft: Draft): { value: Body | null; problems: Partial<Record<keyo
   const problems: Partial<Record<keyof Draft, string>> = {};
   const parse = (name: "messages" | "offered" | "others", check: (value: unknown) => string | null): unknown => {
     try {
-      const value: unknown = JSON.parse(draft[name]);
+      const value = parseJson(draft[name]);
       const problem = check(value);
       if (problem) problems[name] = problem;
       return value;
