@@ -12,6 +12,7 @@ from pathlib import Path
 
 from patchbay.agents import Runner
 from patchbay.agents.durable import DurableRuns
+from support.processes import Process
 
 from . import clerk
 
@@ -29,7 +30,7 @@ class Worker:
     def __init__(self, url: str, environment: dict[str, str], *flags: str) -> None:
         command = [sys.executable, "-m", "patchbay", "worker", "tests.durable.clerk:agent", "--database", url, "--json", *flags]
         self.said: dict[str, dict[str, str]] = {}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        self.process = Process(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
 
     def wait_for(self, event: str) -> dict[str, str]:
         """Return the first line of this event, as soon as there is one; {} at the end of the output."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from agents.databases import restart_postgres
+from support.processes import Process
 from support.served import wait_for
 
 from .children import ROOT, clean_environment, workers
@@ -33,7 +34,7 @@ def server(url: str, environment: dict[str, str], store: str):
         "none",
     ]
     command += ["--agent", "tests.durable.clerk:agent", "--durable", url, "--run-concurrency", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as process:
         try:
             yield process.stdout.readline().split()[-1] + "/api/agents"
         finally:

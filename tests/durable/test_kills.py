@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+from support.processes import run_process
 
 from .children import clean_environment
 
@@ -17,7 +18,7 @@ CHILD = Path(__file__).with_name("child.py")
 def begin(url: str, log: Path, moment: str = "") -> tuple[int, str]:
     """Run the child until it kills itself at the moment, or to its end."""
     command = [sys.executable, str(CHILD), url, str(log), moment]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=clean_environment())
+    done = run_process(command, capture_output=True, text=True, timeout=90, env=clean_environment())
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode, done.stdout
 

@@ -20,6 +20,8 @@ def preload() -> None:
     """Import what servers and commands import once they run."""
     import encodings.idna  # noqa: F401
 
+    import dbos._sys_db_postgres
+    import dbos._sys_db_sqlite  # noqa: F401
     import h11  # noqa: F401
     import jsonschema_rs  # noqa: F401
     import mcp.server.mcpserver
@@ -33,7 +35,7 @@ def preload() -> None:
     import uvicorn.loops.auto  # noqa: F401
     import uvloop  # noqa: F401
 
-    import patchbay.agents
+    import patchbay.agents.durable
     import patchbay.approvals
     import patchbay.audit
     import patchbay.cli.approvals
@@ -47,6 +49,7 @@ def preload() -> None:
     import patchbay.cli.proxy
     import patchbay.cli.serve
     import patchbay.cli.tail
+    import patchbay.cli.worker
     import patchbay.hooks
     import patchbay.mcp.connection
     import patchbay.mcp.http
