@@ -325,7 +325,7 @@ def test_commands_without_the_token_print_and_decide_nothing(locked, tmp_path, c
 
 def test_json_watch_prints_changes_without_prompts(server):
     command = [sys.executable, "-m", "patchbay", "approvals", "watch", "--json", "--interval", "0.1", "--server", server.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         try:
             server.run("/a")
             first = json.loads(watching.stdout.readline())

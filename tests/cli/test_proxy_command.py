@@ -17,7 +17,7 @@ import pytest
 
 from patchbay.testing import ScriptedUpstream
 from support.cli import run_cli
-from support.processes import Process, listening
+from support.processes import Process, listening, run_process
 
 BOUND = 60.0
 PROXY = [sys.executable, "-m", "patchbay", "proxy"]
@@ -98,7 +98,7 @@ def test_port_in_use_is_a_one_line_error() -> None:
 
 def test_unopenable_store_is_a_one_line_error(tmp_path) -> None:
     command = [*PROXY, "--port", "0", "--upstream", UPSTREAM, "--store", f"sqlite:///{tmp_path}/none/x.db"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+    done = run_process(command, capture_output=True, text=True, timeout=BOUND)
     assert (2, 1, True) == (done.returncode, len(done.stderr.splitlines()), "there is no folder" in done.stderr)
 
 

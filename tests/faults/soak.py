@@ -32,6 +32,7 @@ from faults.cluster import HOSTS, SERVERS, Cluster
 from faults.rig import poll_until
 from faults.soak_upstream import PIECES
 from ports import kept_port
+from support.processes import Process
 
 FAULTS = ("kill server", "kill host", "cut sessions", "restart PostgreSQL")
 WORDS = [f"word{number}" for number in (*range(PIECES // 2), *range(PIECES))]
@@ -198,7 +199,7 @@ def upstream(pause: float) -> Iterator[str]:
     """Run the model server."""
     port = kept_port()
     command = [sys.executable, "-m", "faults.soak_upstream", "--port", str(port), "--pause", str(pause)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
         try:
             assert process.stdout is not None
             yield f"{process.stdout.readline().strip()}/v1"

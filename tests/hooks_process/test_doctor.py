@@ -14,6 +14,7 @@ from hooks_process.peers import BOUND, process_exists, script, wait_until
 from patchbay.hooks.process import ProcessLimits, ProcessSpec
 from patchbay.hooks.process.doctor import examine
 from support.cli import run_cli
+from support.processes import Process
 from support.running import run
 from support.tables import rows
 
@@ -190,7 +191,7 @@ def test_a_signal_ends_it_and_the_hook(tmp_path, number, status):
     command = script(tmp_path, f"def hello(params): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     pipe = subprocess.PIPE
     arguments = [sys.executable, "-m", "patchbay", "hooks", "doctor", "--timeout", "60", *command]
-    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe) as doctor:
+    with Process(arguments, stdout=pipe, stderr=pipe) as doctor:
         try:
             run(wait_until(lambda: marker.exists() and marker.read_text()))
             doctor.send_signal(number)

@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from patchbay.testing import Message, Raw, ScriptedUpstream, Text, events, pieces
+from support.processes import Process
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 HELLO = [{"role": "user", "content": "hello"}]
@@ -178,7 +179,7 @@ def test_record_has_each_chat_request_and_its_response(connect, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_upstream_command_serves_until_stopped(how, connect):
     command = [sys.executable, "-m", "patchbay.testing.upstream"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Process(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             url = process.stdout.readline().split()[-1]
             client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60)
