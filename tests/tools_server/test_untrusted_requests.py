@@ -30,7 +30,7 @@ UNUSABLE = pytest.mark.parametrize("parameters", [NO_OBJECT, NO_TYPE, NO_TARGET,
     [
         ("sqlite:///{}/nowhere/t.db", "there is no folder {}/nowhere"),
         ("{}/text", "is not a database"),
-        ("", "URL is empty"),
+        ("", "is not a database"),
         ("postgresql://ann:hush@127.0.0.1:{port}/x", "postgresql://ann:***@127.0.0.1:{port}/x cannot be opened"),
     ],
 )
