@@ -56,6 +56,19 @@ export interface Attempt {
   calls: Call[];
 }
 
+/** An answer of a hook that took a while or decided something. */
+export interface HookAnswer {
+  hook: string;
+  point: string;
+  began: number;
+  seconds: number;
+  /** What it answered, in words; "" for "go on". */
+  decision: string;
+  reason: string;
+  tool: string;
+  call_id: string;
+}
+
 export interface RuntimeEvent {
   id?: string;
   kind: string;
@@ -70,6 +83,8 @@ export interface Turn extends Summary {
   client_request: Body | null;
   cut: boolean;
   attempts: Attempt[];
+  /** Absent in a turn that an earlier version kept. */
+  hooks?: HookAnswer[];
   events: RuntimeEvent[];
 }
 

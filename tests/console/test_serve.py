@@ -1,26 +1,44 @@
-"""A turn of a server with tools: its rounds, approvals and tools on one time axis."""
+"""A turn of a server with tools: its rounds, hooks, approvals and tools on one time axis."""
 
 from __future__ import annotations
+
+import asyncio
 
 from playwright.sync_api import expect
 
 from console.browser import BOUND, open_page
 from console.travel import running_agency
+from patchbay.hooks import Modify
 
 expect.set_options(timeout=BOUND)
 
 
-def test_a_turn_shows_its_attempts_approvals_and_tools_in_the_order_of_time(browser, tmp_path):
+class Caution:
+    """Takes its time to ask for the weather of fewer days."""
+
+    async def before_tool(self, call):
+        await asyncio.sleep(0.1)
+        return Modify({"arguments": {**call.arguments, "days": 2}})
+
+
+def test_a_turn_shows_its_attempts_hooks_approvals_and_tools_in_the_order_of_time(browser, tmp_path):
     with (
-        running_agency(tmp_path, earlier=0) as (agency, turn),
+        running_agency(
+            tmp_path, earlier=0, prepare=lambda app: app.governance.hooks.mount("caution", Caution(), tools=("get_weather",))
+        ) as (agency, turn),
         open_page(browser, f"{agency.origin}/console/turns/{turn}") as page,
     ):
         parts = page.get_by_role("tablist", name="Parts of the turn").get_by_role("tab")
-        expect(parts).to_have_count(7)
+        expect(parts).to_have_count(8)
         kinds = parts.locator(".kind").all_inner_texts()
         assert ["request", "model", "model"] == kinds[:3]
-        assert ["approval", "tool", "tool"] == sorted(kinds[3:6])
-        assert "model" == kinds[6]
+        assert ["approval", "hook", "tool", "tool"] == sorted(kinds[3:7])
+        assert "model" == kinds[7]
+        hook = parts.filter(has_text="caution")
+        expect(hook.locator(".note")).to_have_text("before_tool: changed")
+        assert hook.locator(".bar-box").bounding_box()["width"] > 3  # the least that a bar has
+        hook.click()
+        expect(page.get_by_role("tabpanel", name="hook caution")).to_contain_text("get_weather")
         parts.filter(has_text="approved, by maria").click()
         expect(page.get_by_text("prices are asked for once")).to_be_visible()
         parts.filter(has_text="tool").filter(has_text="search_flights").click()

@@ -16,8 +16,10 @@ from proxy_rig import recording
 
 from patchbay._redaction import Redactor
 from patchbay.errors import ConfigurationError
+from patchbay.hooks import AbortTurn, HookManager
 from patchbay.proxy import create_app
 from patchbay.server import ToolsSettings, create_tools_app
+from patchbay.server.governance import Governance
 from patchbay.server.settings import ProxySettings, parse_duration
 from patchbay.server.turn_archive import TurnArchive
 from patchbay.server.turn_views import TurnQuery
@@ -27,6 +29,7 @@ from server.test_turn_store import BODY, FENCED, TOOLS, Proxy
 from support.http_server import serving
 
 DAY = 86400.0
+ANSWER = ("hook", "point", "decision", "reason")
 ATTEMPT = ("request", "text", "native_calls", "reading")
 
 
@@ -60,6 +63,22 @@ def test_turns_are_shown_after_a_restart_as_they_were_before(url: str) -> None:
             assert detail == {**found, "attempts": [_without(each, ATTEMPT, cut=True) for each in found["attempts"]]}
             assert attempt == {name: shown[name] for name in (*ATTEMPT, "cut")}
             assert found == at.get(f"/api/turns/{turn['id']}?download=1")
+
+
+def test_hooks_of_a_turn_are_kept(url: str) -> None:
+    class Guard:
+        async def before_llm(self, request: Any) -> Any:
+            return AbortTurn("not today")
+
+    hooks = HookManager()
+    hooks.mount("guard", Guard())
+    with keeping(url, [], governance=Governance(hooks=hooks)) as at:
+        at.chat()
+        shown = at.only()["hooks"]
+    assert [("guard", "before_llm", "ended the turn", "not today")] == [tuple(map(each.get, ANSWER)) for each in shown]
+    with keeping(url, []) as at:
+        [turn] = at.get("/api/turns")["turns"]
+        assert shown == at.get(f"/api/turns/{turn['id']}")["hooks"]
 
 
 def _without(attempt: dict[str, Any], names: tuple[str, ...], *, cut: bool) -> dict[str, Any]:

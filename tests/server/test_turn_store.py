@@ -21,7 +21,7 @@ from patchbay import tool
 from patchbay._redaction import Redactor
 from patchbay.agents import LlmAgent
 from patchbay.hooks import Meta
-from patchbay.hooks.events import CallRecord
+from patchbay.hooks.events import CallRecord, HookRecord
 from patchbay.models import resolve_model
 from patchbay.models.attempt import Attempt
 from patchbay.proxy import create_app
@@ -397,6 +397,8 @@ def filled(store: TurnStore, count: int, size: int) -> None:
         turn.add_passed(b"p" * size)
         for index in range(3):
             turn.add_settled(settled(turn.id, f"{index}" * size))
+            texts = [f"{index}-{each}-{turn.id}" + "h" * min(size, 500) for each in range(3)]
+            turn.add_hook(HookRecord(f"hook {turn.id}", "before_tool", time.time(), time.perf_counter(), "denied", *texts))
         turn.end(time.perf_counter(), status=number + 1000, error="f" * size, ending=b"e" * size)
 
 

@@ -1,4 +1,4 @@
-// One tool call, or one approval, of a turn.
+// One tool call, one hook's answer, or one approval, of a turn.
 
 import { ApiError, type Turn } from "../api";
 import { dateAndTime, duration } from "../format";
@@ -13,7 +13,7 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
   const find = (name: string): unknown => part.events.map((event) => event.payload?.[name]).find((value) => value !== undefined);
   const decisions = part.events.flatMap((event) => asList(event.attrs?.decisions));
   const answeredBy = part.events.map((event) => event.attrs?.responded_by).find((value) => typeof value === "string") as string | undefined;
-  const callId = String(part.events.find((event) => event.attrs?.call_id)?.attrs?.call_id ?? "");
+  const callId = String(part.events.find((event) => event.attrs?.call_id)?.attrs?.call_id ?? part.hook?.call_id ?? "");
   // A record of a settled call has no arguments: they stand in the answer that made the call.
   const called = turn.attempts.flatMap((attempt) => attempt.calls).find((call) => call.id === callId);
   const given = find("Arguments");
@@ -28,6 +28,13 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
         <p class="reason">
           <Line text={part.note} />
         </p>
+      )}
+      {part.hook && (
+        <dl class="facts">
+          <Fact name="Hook" value={part.hook.hook} />
+          <Fact name="Began" value={dateAndTime(part.hook.began)} />
+          <Fact name="Tool" value={part.hook.tool} />
+        </dl>
       )}
       {answeredBy && <p class="reason">The hook <Line text={answeredBy} /> answered in the tool's place.</p>}
       {decisions.length > 0 && (
@@ -56,6 +63,7 @@ export function ToolPanel({ turn, part }: { turn: Turn; part: Part }) {
 }
 
 function outcome(part: Part): string {
+  if (part.hook) return part.hook.decision || "went on";
   if (part.end === null) return part.kind === "approval" ? "waits for a decision" : "running";
   if (part.kind === "approval") return part.failed ? "not approved" : "approved";
   return part.failed ? "failed" : "succeeded";

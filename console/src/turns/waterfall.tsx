@@ -1,13 +1,13 @@
-// The parts of a turn on its time axis: the request, the model's attempts, approvals and tools.
+// The parts of a turn on its time axis: the request, the model's attempts, hooks, approvals and tools.
 
-import type { Attempt, RuntimeEvent, Turn } from "../api";
+import type { Attempt, HookAnswer, RuntimeEvent, Turn } from "../api";
 import { duration, parseTime, plural } from "../format";
 import { Line } from "../ui/text";
 
 export interface Part {
-  /** Its key in the URL: "request", "a" and an attempt's index, "t" and a call's id, "p" and an approval's id. */
+  /** Its key in the URL: "request", "a" and an attempt's index, "h" and a hook's place, "t" and a call's id, "p" and an approval's id. */
   key: string;
-  kind: "request" | "model" | "tool" | "approval" | "error";
+  kind: "request" | "model" | "hook" | "tool" | "approval" | "error";
   name: string;
   begin: number;
   /** Null while it runs. */
@@ -18,6 +18,7 @@ export interface Part {
   /** A sentence below the bar. */
   note: string;
   attempt?: Attempt;
+  hook?: HookAnswer;
   events: RuntimeEvent[];
 }
 
@@ -28,7 +29,7 @@ export function partsOf(turn: Turn): Part[] {
     key: "request", kind: "request", name: turn.protocol || "request", begin: turn.began, end, first: null,
     failed: turn.state === "failed", note: "", events: [],
   };
-  const rest = [...turn.attempts.map((attempt) => attemptPart(attempt, turn)), ...eventParts(turn)];
+  const rest = [...turn.attempts.map((attempt) => attemptPart(attempt, turn)), ...(turn.hooks ?? []).map(hookPart), ...eventParts(turn)];
   return [request, ...rest.sort((one, other) => one.begin - other.begin)];
 }
 
@@ -46,6 +47,14 @@ function attemptPart(attempt: Attempt, turn: Turn): Part {
     note: attempt.reason,
     attempt,
     events: [],
+  };
+}
+
+function hookPart(hook: HookAnswer, place: number): Part {
+  return {
+    key: `h${place}`, kind: "hook", name: hook.hook, begin: hook.began, end: hook.began + hook.seconds, first: null,
+    failed: ["denied", "ended the turn", "failed", "timed out"].includes(hook.decision),
+    note: [hook.point, hook.decision, hook.reason].filter(Boolean).join(": "), hook, events: [],
   };
 }
 

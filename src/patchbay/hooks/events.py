@@ -17,7 +17,7 @@ import msgspec
 
 from patchbay.hooks.calls import to_json_arguments
 from patchbay.hooks.deadlines import call_within
-from patchbay.hooks.types import Event, Meta, copied
+from patchbay.hooks.types import Event, HookScope, Meta, copied
 
 if TYPE_CHECKING:
     from patchbay.hooks.registered import Link
@@ -77,6 +77,30 @@ class CallRecord(msgspec.Struct, frozen=True):  # one for each call; a frozen da
 
 Recorder: TypeAlias = Callable[[CallRecord], None]
 """Called when a call has settled, in the event loop's thread: it must not block."""
+
+NOTICEABLE: Final = 0.001
+"""Seconds from which on an answer of a hook is recorded that decides nothing."""
+
+
+class HookRecord(msgspec.Struct, frozen=True, gc=False):
+    """One answer of a hook that took NOTICEABLE seconds or decided something.
+
+    ``began`` is in seconds since 1970. ``decision`` is what the hook answered, in words, "" for "go on". ``tool`` and ``call_id``
+    are those of the call that it was asked about, "" for a request or an answer of a model.
+    """
+
+    hook: str
+    point: str
+    began: float
+    seconds: float
+    decision: str
+    reason: str
+    tool: str
+    call_id: str
+
+
+HookRecorder: TypeAlias = Callable[[HookScope, HookRecord], None]
+"""Called when a hook of a turn with this scope has answered, in the event loop's thread: it must neither block nor raise."""
 
 
 BUFFER: Final = 64

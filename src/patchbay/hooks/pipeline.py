@@ -8,13 +8,22 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from patchbay.errors import ToolArgumentsError, ToolDeniedError
 from patchbay.hooks.calls import DecisionLog, PendingCall
 from patchbay.hooks.deadlines import HookTimeoutError, HookWarnings, call_within
-from patchbay.hooks.events import NOTHING, CallRecord, EventDispatcher, Recorder, digest_of
+from patchbay.hooks.events import (
+    NOTHING,
+    NOTICEABLE,
+    CallRecord,
+    EventDispatcher,
+    HookRecord,
+    HookRecorder,
+    Recorder,
+    digest_of,
+)
 from patchbay.hooks.registered import (
     DENIED,
     Chains,
@@ -29,6 +38,7 @@ from patchbay.hooks.registered import (
     ends_without_calls,
     on_failure,
     on_wrong_answer,
+    outcome_of,
     output_of,
     respond_with,
     unknown_answer,
@@ -90,6 +100,8 @@ class HookServices:
         """The approver that asks a person where a hook wants that, registered or not."""
         self.recorders: list[Recorder] = []
         """Each gets a record of every settled call, with or without hooks; their exceptions are logged."""
+        self.hook_recorders: list[HookRecorder] = []
+        """Each gets a record of every answer of a hook that took a while or decided something."""
 
 
 class TurnHooks:
@@ -165,7 +177,7 @@ class TurnHooks:
         policy = self.chains.policy
         for hook, method in self.chains.before_llm:
             if hook.native:
-                if (given := await method(request)) is not None:
+                if (given := await self._timed(hook, "before_llm", method(request))) is not None:
                     return given
                 continue
             changes = await self._changes(hook, "before_llm", method, LLMRequest(request, REQUEST))
@@ -187,7 +199,7 @@ class TurnHooks:
         """Run the hooks on a model's answer; their changes go into it."""
         for hook, method in self.chains.after_llm:
             if hook.native:
-                await method(response)
+                await self._timed(hook, "after_llm", method(response))
                 continue
             changes = await self._changes(hook, "after_llm", method, LLMResponse(response, RESPONSE))
             if ends_without_calls(changes) and changes["finish_reason"] != response.member("finish_reason", RESPONSE):
@@ -227,7 +239,8 @@ class TurnHooks:
             if hook.ignores(call.tool.name):
                 continue
             if hook.native:
-                given = await method(call.call, call.tool, call.arguments, call.context, value)
+                asked = method(call.call, call.tool, call.arguments, call.context, value)
+                given = await self._timed(hook, "after_tool", asked, call)
                 value = value if given is None else given
                 continue
             changes = await self._changes(hook, "after_tool", method, ToolResultView(call, AFTER, value), call)
@@ -288,7 +301,7 @@ class TurnHooks:
     async def _approve_by(self, hook: RegisteredHook, method: Any, call: PendingCall, *, may_edit: bool) -> bool:
         """Ask one approver; return whether it changed the arguments. Raises ToolDeniedError."""
         with call.paused():
-            answer = await self._approval(hook, method, ToolRequest(call, APPROVE))
+            answer = await self._approval(hook, method, call)
         if isinstance(answer, Ask):
             call.request_human(hook.name, "approve_tool", as_text(answer.reason))
             return False
@@ -317,6 +330,31 @@ class TurnHooks:
 
     # One hook
 
+    def _timed(self, hook: RegisteredHook, point: str, asked: Awaitable[Any], call: PendingCall | None = None) -> Awaitable[Any]:
+        """Return what ``asked`` returns or raises, for a HookRecord if anything wants one."""
+        return self._recorded(hook, point, asked, call) if self.manager.hook_recorders else asked
+
+    async def _recorded(self, hook: RegisteredHook, point: str, asked: Awaitable[Any], call: PendingCall | None) -> Any:
+        began = time.perf_counter()
+        try:
+            answer = await asked
+        except BaseException as error:
+            self._record_hook(hook, point, began, error, call)
+            raise
+        if answer is not None or point == "approve_tool" or time.perf_counter() - began >= NOTICEABLE:
+            self._record_hook(hook, point, began, answer, call)
+        return answer
+
+    def _record_hook(self, hook: RegisteredHook, point: str, began: float, answer: Any, call: PendingCall | None) -> None:
+        seconds = time.perf_counter() - began
+        decision, reason = outcome_of(hook, point, answer)
+        if not decision and seconds < NOTICEABLE:
+            return
+        tool, call_id = (call.tool.name, call.call.id) if call is not None else ("", "")
+        record = HookRecord(hook.name, point, time.time() - seconds, seconds, decision, reason, tool, call_id)
+        for recorder in self.manager.hook_recorders:
+            recorder(self.scope, record)
+
     async def _decision(
         self, hook: RegisteredHook, point: str, method: Callable[..., Any], view: View, call: PendingCall | None = None
     ) -> Any:
@@ -325,7 +363,7 @@ class TurnHooks:
         Raises HookAbortError, and what ``on_failure`` raises for a hook that fails closed.
         """
         try:
-            answer = await call_within(hook.timeouts.interceptor, method, view)
+            answer = await self._timed(hook, point, call_within(hook.timeouts.interceptor, method, view), call)
         except Exception as error:  # noqa: BLE001  (a hook may raise anything)
             on_failure(hook, point, error, call)
             return None
@@ -367,9 +405,11 @@ class TurnHooks:
         if changed := call.change(changes):
             call.log.add(hook.name, "before_tool", f"changed {' and '.join(changed)}")
 
-    async def _approval(self, hook: RegisteredHook, method: Any, view: ToolRequest) -> Approval | Ask:
+    async def _approval(self, hook: RegisteredHook, method: Any, call: PendingCall) -> Approval | Ask:
+        people, asked = self.manager.people, call_within(hook.timeouts.approval, method, ToolRequest(call, APPROVE))
+        asks_people = hook.native or (people is not None and people.hook is hook.hook)  # approvals have records of their own
         try:
-            answer = await call_within(hook.timeouts.approval, method, view)
+            answer = await (asked if asks_people else self._timed(hook, "approve_tool", asked, call))
         except HookTimeoutError:
             return Approval(approved=False, reason=f'tool approval hook "{hook.name}" timed out')
         except Exception as error:  # noqa: BLE001  (approvers fail closed)

@@ -5,6 +5,7 @@ Whatever a hook answers is checked and copied: nothing that it keeps a reference
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from patchbay.hooks.deadlines import HookThreads, HookTimeoutError, HookWarnings
 from patchbay.hooks.types import (
     OUTPUT_MEMBERS,
     AbortTurn,
+    Approval,
+    Ask,
+    Continue,
+    DenyTool,
     HardAbort,
     HookPolicy,
     HookTimeouts,
@@ -117,6 +122,30 @@ def check_abort(hook: RegisteredHook, point: str, decision: Any) -> None:
 def as_text(value: Any) -> str:
     """Return a string that a hook gave, "" in place of anything else."""
     return value if isinstance(value, str) else ""
+
+
+MAX_REASON_CHARS: Final = 500
+"""Maximum characters of a reason in a HookRecord."""
+_OUTCOMES: Final[Mapping[type, str]] = {
+    Modify: "changed", Respond: "answered", DenyTool: "denied", Ask: "asked a person", AbortTurn: "ended the turn",
+    HardAbort: "ended the turn", HookTimeoutError: "timed out", asyncio.CancelledError: "cancelled",
+}  # fmt: skip
+_FOR_CALLS: Final = (Respond, DenyTool, Ask)
+
+
+def outcome_of(hook: RegisteredHook, point: str, answer: Any) -> tuple[str, str]:
+    """Return what a hook answered, in words ("" for "go on"), and why. ``answer`` may be the exception that it raised."""
+    is_failure = isinstance(answer, BaseException)
+    if point == "approve_tool" and not is_failure and not isinstance(answer, Ask):
+        given = answer if isinstance(answer, Approval) else Approval(answer is True)
+        word = "denied" if given.approved is not True else "approved" if given.arguments is None else "edited"
+        return word, as_text(given.reason)[:MAX_REASON_CHARS]
+    if answer is None or isinstance(answer, Continue) or (hook.native and not is_failure):
+        return "", ""
+    word = next((word for kind, word in _OUTCOMES.items() if isinstance(answer, kind)), "")
+    if not word or (isinstance(answer, _FOR_CALLS) and point not in ("before_tool", "approve_tool")):
+        return "failed", type(answer).__name__
+    return word, as_text(getattr(answer, "reason", ""))[:MAX_REASON_CHARS]
 
 
 # Changes that a hook asks for

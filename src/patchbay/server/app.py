@@ -149,6 +149,7 @@ class ToolsApp:
         address = upstream.upstream if upstream is not None else None
         facts = ConsoleFacts("serve", address, token, lambda: [*self.registry.roles], self.governance.approvals)
         self.governance.hooks.recorders.append(turns.add_call)
+        self.governance.hooks.hook_recorders.append(turns.add_hook)
         archive = self._proxy.turn_archive if self._proxy is not None else None
         sources = MetricSources(turns, self.governance.events, self.governance, archive, self.restarts)
         tools = ToolViews(turns, registry=self.registry, mcp=self.mcp_host, upstream=address)
@@ -428,6 +429,7 @@ class GovernedProxy(ProxyApp):
         self.api = _make_api(self._governed, openapi_url=None)  # whose path may be the upstream's
         governance.add_routes(self.api, needs_token=settings.api_key is not None)
         governance.hooks.recorders.append(self.turns.add_call)
+        governance.hooks.hook_recorders.append(self.turns.add_hook)
         self._middleware = _console_of(
             self, self.api, access, MetricSources(self.turns, governance.events, governance, self.turn_archive)
         )

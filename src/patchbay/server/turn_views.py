@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import msgspec
+
 from patchbay.approvals import ApprovalRequest
 from patchbay.approvals.request import State
 from patchbay.approvals.service import DECIDED, REQUESTED
@@ -105,6 +107,7 @@ def detail_of(turn: Turn, approvals: Sequence[ApprovalRequest] = (), *, whole: b
         "client_request": _object(turn.body) or None,
         "cut": turn.body is None,
         "attempts": shown,
+        "hooks": [msgspec.structs.asdict(record) for record in list(turn.hooks or ())],
         "events": [encode_event(event) for event in _events(turn, approvals)],
     }
 

@@ -24,7 +24,8 @@ from patchbay.server.tool_calls import RecentCalls
 from patchbay.server.usage import UsageCounters
 
 if TYPE_CHECKING:  # a plain proxy has no hooks
-    from patchbay.hooks.events import CallRecord
+    from patchbay.hooks.events import CallRecord, HookRecord
+    from patchbay.hooks.types import HookScope
 
 MAX_TURNS: Final = 200
 MAX_TURN_BYTES: Final = 50 * 1024 * 1024
@@ -35,10 +36,12 @@ MAX_TEXT: Final = 1024 * 1024
 """Maximum characters that are kept of a model's text, and of its reasoning."""
 MAX_SETTLED: Final = 1000
 """Maximum settled calls that are kept of a turn."""
+MAX_HOOKS: Final = 1000
+"""Maximum answers of hooks that are kept of a turn."""
 
 _SHARE: Final = 4
 """A turn may have a quarter of the store; beyond that its content is not kept."""
-_TURN, _ATTEMPT, _PIECE, _CALL, _SETTLED = 2000, 700, 80, 300, 1500
+_TURN, _ATTEMPT, _PIECE, _CALL, _SETTLED, _HOOK = 2000, 700, 80, 300, 1500, 300
 """Bytes of these objects beside their content, as tests/server/test_turn_store.py measures them."""
 _WIDE: Final = 4
 """Bytes of a character at most: for short texts, whose size is not worth a call."""
@@ -54,9 +57,9 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     """One request to a model: the ``body`` of its chat completion, and its attempts.
 
     ``body`` is None where it is larger than a turn's share. ``passed`` are the pieces of an answer that is passed through,
-    ``coding`` their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran. ``ended`` is
-    in seconds since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes. ``redact`` knows the keys of its client.
-    ``trace`` is its span, with telemetry.
+    ``coding`` their compression, ``ending`` its last bytes. ``settled`` are the calls of tools that the server ran, ``hooks`` the
+    answers of hooks. ``ended`` is in seconds since 1970, 0.0 while it runs. ``size`` is what all of it takes, in bytes.
+    ``redact`` knows the keys of its client. ``trace`` is its span, with telemetry.
     """
 
     store: TurnStore | None
@@ -77,6 +80,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     coding: str = ""
     ending: bytes = b""
     settled: list[CallRecord] | None = None
+    hooks: list[HookRecord] | None = None
     ended: float = 0.0
     seconds: float = 0.0
     status: int = 0
@@ -130,6 +134,16 @@ class Turn(msgspec.Struct, eq=False, gc=False):
             self.settled = []
         if store is not None and len(self.settled) < MAX_SETTLED and self.size + size <= store.share:
             self.settled.append(msgspec.structs.replace(call, context=_NO_CONTEXT))
+            self._grow(size)
+
+    def add_hook(self, record: HookRecord) -> None:
+        """Keep an answer of a hook, up to MAX_HOOKS of them."""
+        store = self.store
+        size = _HOOK + sum(map(getsizeof, (record.hook, record.reason, record.tool, record.call_id)))
+        if self.hooks is None:
+            self.hooks = []
+        if store is not None and len(self.hooks) < MAX_HOOKS and self.size + size <= store.share:
+            self.hooks.append(record)
             self._grow(size)
 
     def end(self, seconds: float, *, status: int, error: str, ending: bytes | None) -> None:
@@ -225,6 +239,12 @@ class TurnStore:
         turn = self._turns.get(call.meta.turn_id) or self._turns.get(call.meta.parent_turn_id)
         if turn is not None:
             turn.add_settled(call)
+
+    def add_hook(self, scope: HookScope, record: HookRecord) -> None:
+        """Keep an answer of a hook with its turn, if that is stored; a HookRecorder."""
+        turn = self._turns.get(scope.turn_id) or self._turns.get(scope.parent_turn_id)
+        if turn is not None:
+            turn.add_hook(record)
 
     def get(self, turn_id: str) -> Turn | None:
         """Return a turn, None if it is not stored any more."""
