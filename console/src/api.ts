@@ -120,6 +120,8 @@ export interface ConsoleInfo {
   needs_token: boolean;
   signed_in: boolean;
   upstream?: string | null;
+  /** Null where the server has no models. */
+  openai_path?: string | null;
   roles?: string[];
   turns?: { kept: number; bytes: number; archived_seconds: number | null };
   /** Absent where no call can wait for approval. */

@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, BASE } from "./api";
+import { ApiError, BASE, request } from "./api";
 import { watchApprovals } from "./approvals/store";
 import { plural } from "./format";
 import { connection, reconnect } from "./live";
@@ -179,8 +179,21 @@ function Help() {
         ))}
       </dl>
       <p class="hint">Patchbay {info.value?.version}</p>
+      {info.value?.needs_token && info.value.signed_in && (
+        <p class="actions">
+          <button type="button" onClick={() => void signOut()}>
+            Sign out
+          </button>
+        </p>
+      )}
     </Dialog>
   );
+}
+
+/** Ends the session, and loads the page again: nothing that was read stays in it. */
+async function signOut(): Promise<void> {
+  await request("/api/console/session", { method: "DELETE" }).catch(() => undefined); // the page says whether the reader is signed in
+  window.location.reload();
 }
 
 function onKey(event: KeyboardEvent): void {
@@ -189,7 +202,7 @@ function onKey(event: KeyboardEvent): void {
   if (target.closest("dialog")) return;
   const isField = target.matches("input, textarea, select");
   const common: Record<string, () => void> = { "?": () => (isHelpOpen.value = true), t: nextTheme };
-  const act = (isField ? undefined : common[event.key]) ?? current.peek()?.actionOf(event.key, target, isField);
+  const act = (isField ? undefined : common[event.key]) ?? current.peek()?.actionOf(event.key, target, isField, event.repeat);
   if (!act) return;
   event.preventDefault();
   act();

@@ -16,8 +16,8 @@ export interface ConsolePage {
   title: string;
   Page: ComponentType;
   keys: Keys;
-  /** Returns what a key does here, which was pressed with the focus on `target`. */
-  actionOf(key: string, target: HTMLElement, isField: boolean): (() => void) | undefined;
+  /** Returns what a key does here, which was pressed with the focus on `target`; `isHeld`: it is pressed since an earlier event. */
+  actionOf(key: string, target: HTMLElement, isField: boolean, isHeld: boolean): (() => void) | undefined;
   /** What waits for the reader there: a number beside the title, on every page. */
   waiting?(): number;
   /** Closes what is open, where the page's own link is followed. */

@@ -145,7 +145,7 @@ def test_tail_shows_the_requests_of_a_plain_proxy_of_which_the_printed_url_is_gi
 
 
 @pytest.mark.parametrize("what", ["proxy", "serve"])
-def test_server_prints_the_command_that_watches_it_with_its_token(what: str, tmp_path: Path) -> None:
+def test_server_prints_its_console_and_the_command_that_watches_it_with_its_token(what: str, tmp_path: Path) -> None:
     (token := tmp_path / "token").write_text(KEY)
     token.chmod(0o600)
     flags = [f"--api-key={KEY}"] if what == "proxy" else [f"--token-file={token}", "--store=memory"]
@@ -157,7 +157,7 @@ def test_server_prints_the_command_that_watches_it_with_its_token(what: str, tmp
             assert process.stderr is not None
             assert f"Tailing {base}; Ctrl-C ends.\n" == process.stderr.readline()
             process.kill()
-    assert f"  monitor patchbay tail --server {base} --token-file FILE" in "".join(server.printed)
+    assert f"  console {base}/console\n  monitor patchbay tail --server {base} --token-file FILE\n" in "".join(server.printed)
 
 
 def test_tail_of_a_proxy_that_has_no_events_says_why_and_is_not_offered() -> None:
@@ -170,7 +170,10 @@ def test_tail_of_a_proxy_that_has_no_events_says_why_and_is_not_offered() -> Non
         ):
             assert (1, True) == (tail.wait(BOUND), reason in tail.stderr.read())
         printed = "".join(proxy.printed)
-        assert (False, "short" in flag) == ("monitor" in printed, "patchbay tail needs a longer --api-key" in printed)
+        assert (False, "short" in flag) == (
+            "  monitor" in printed or "  console" in printed,
+            "patchbay tail needs a longer --api-key" in printed,
+        )
 
 
 def test_line_of_a_failed_request_has_its_error_and_no_key() -> None:

@@ -64,10 +64,11 @@ class Proxied:
         if not wait:
             threading.Thread(target=self.chat, args=(text,), kwargs=fields, daemon=True).start()
             return ""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=BOUND)
+        server = urlsplit(self.url)
+        connection = http.client.HTTPConnection(server.netloc, timeout=BOUND)
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
         with contextlib.closing(connection):
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+            connection.request("POST", f"{server.path}/chat/completions", json.dumps(body), {"content-type": "application/json"})
             response = connection.getresponse()
             response.read()
             return response.headers["x-request-id"]

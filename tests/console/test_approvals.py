@@ -189,6 +189,46 @@ def test_several_calls_are_decided_at_once_by_keyboard(browser, desk):
     assert {first["id"]: "approved", second["id"]: "approved", third["id"]: "denied"} == states
 
 
+def test_a_click_anywhere_on_a_box_selects_its_call(browser, desk):
+    desk.call("write_file", path="/srv/a", text="x")
+    with open_page(browser, desk.page()) as page:
+        box = page.get_by_role("checkbox")
+        for is_checked, place in enumerate([(1, 8), (8, 1), (8, 8), (8, 15), (15, 8)], 1):
+            box.click(position=dict(zip("xy", place, strict=True)), force=True)
+            expect(box).to_be_checked(checked=is_checked % 2 == 1)
+
+
+def test_a_key_that_is_held_or_pressed_again_decides_the_selected_calls_once(browser, desk):
+    first, second, third = [desk.call("write_file", path=f"/srv/{name}", text="x") for name in "abc"]
+    decided = []
+
+    def follow(route):
+        if route.request.method == "POST":
+            decided.append(route.request.url.rpartition("/")[2])
+            if len(decided) == 1:
+                page.keyboard.up("a")
+                page.keyboard.down("a")
+                assert 200 == desk.decide(second, "approve")[0]
+        route.continue_()
+
+    with open_page(browser, desk.page()) as page:
+        expect(row(page, first)).to_have_attribute("aria-current", "true")
+        for number in (1, 2):
+            page.get_by_role("checkbox").nth(number).check()
+        page.route("**/api/approvals/*", follow)
+        page.keyboard.down("a")
+        expect(page.get_by_role("alert")).to_contain_text("approved by maria already")
+        expect(page.get_by_role("list", name="Waiting").get_by_role("listitem")).to_have_count(1)
+        page.keyboard.down("a")  # the shown call is not approved
+        page.keyboard.up("a")
+        page.keyboard.press("x")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        page.keyboard.press("d")
+        page.keyboard.press("Enter")
+        expect(detail(page)).to_contain_text("denied by console")
+    assert [each["id"] for each in (second, third, first)] == decided
+
+
 def test_the_shown_call_stays_when_others_come_and_go(browser, desk):
     first, second = desk.call("write_file", path="/srv/a", text="x"), desk.call("write_file", path="/srv/b", text="x")
     with open_page(browser, desk.page()) as page:
@@ -325,7 +365,7 @@ def test_nothing_of_the_approvals_scrolls_sideways_on_a_small_screen(browser, de
         page.get_by_role("button", name="Edit").click()
         page.get_by_label("text").fill("y" * 500)
         wide = """
-            [document.documentElement, ...document.querySelectorAll("main, .lists, .detail")]
+            [document.documentElement, ...document.querySelectorAll("main, .lists, .detail, .bar nav")]
                 .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className)
         """
         assert [] == page.evaluate(wide)

@@ -89,6 +89,23 @@ def test_a_chart_shows_the_point_under_the_pointer(browser, counted):
         expect(chart.locator(".readout")).to_contain_text(re.compile(r"\d\d:\d\d"))
 
 
+def test_the_longest_label_of_an_axis_is_not_cut(browser, counted):
+    def slow(route):
+        found = route.fetch().json()
+        for row in found["models"]:
+            row["series"]["p95"] = [value and 1600.0 for value in row["series"]["p95"]]
+        route.fulfill(json=found)
+
+    with open_page(browser, counted.page("/")) as page:
+        page.route("**/api/usage?*", slow)
+        page.get_by_role("link", name="Models").click()
+        chart = page.get_by_role("figure").filter(has=page.get_by_role("img", name=re.compile("at most 26 m 40 s")))
+        expect(chart.locator("canvas")).to_be_visible()
+        pixels = "canvas => [...canvas.getContext('2d').getImageData(0, 0, {}, canvas.height).data].filter(Boolean).length"
+        assert 0 == chart.locator("canvas").evaluate(pixels.format(1))
+        assert 0 < chart.locator("canvas").evaluate(pixels.format(64))
+
+
 def test_names_of_models_are_only_text(browser, counted):
     counted.answer = lambda body: "Hello."
     counted.chat("Hello.", model=HOSTILE)

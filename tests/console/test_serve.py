@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from console.browser import BOUND, open_page
 from console.travel import running_agency
 from patchbay.hooks import Modify
+from patchbay.server.app import create_tools_app
+from support.http_server import serving
 
 expect.set_options(timeout=BOUND)
 
@@ -44,3 +46,15 @@ def test_a_turn_shows_its_attempts_hooks_approvals_and_tools_in_the_order_of_tim
         parts.filter(has_text="tool").filter(has_text="search_flights").click()
         expect(page.get_by_label("Arguments")).to_contain_text('"day": "2026-12-04"')
         expect(page.get_by_role("tabpanel")).to_contain_text("SK 4425")  # the result, as the model got it
+
+
+def test_a_server_without_an_upstream_offers_nothing_that_needs_one(browser):
+    asked = []
+    with serving(create_tools_app(("ann",))) as port, open_page(browser, f"http://127.0.0.1:{port}/console") as page:
+        page.on("request", lambda request: asked.append(request.url))
+        expect(page.get_by_text("it was started without --upstream")).to_be_visible()
+        expect(page.get_by_text("curl")).to_have_count(0)
+        page.goto(f"http://127.0.0.1:{port}/console/models?doctor=1")
+        expect(page.get_by_text("No requests yet")).to_be_visible()
+        expect(page.get_by_text("Doctor")).to_have_count(0)
+    assert not [url for url in asked if url.endswith("/api/doctor")]

@@ -225,9 +225,11 @@ def test_list_of_running_turns_leaves_out_those_that_have_ended(browser, proxied
         expect(row(page, f"{mark} long")).to_be_visible()
 
 
-def test_the_first_page_says_how_to_send_a_request(browser):
-    with running_proxy() as proxied, open_page(browser, proxied.origin) as page:
-        expect(page.get_by_text(f"{proxied.origin}/v1", exact=True)).to_be_visible()
+@pytest.mark.parametrize("path", ["/v1", "/openai/v1"])
+def test_the_first_page_says_how_to_send_a_request(browser, path):
+    with running_proxy("--base-path", path) as proxied, open_page(browser, proxied.origin) as page:
+        expect(page.get_by_text(f"{proxied.origin}{path}", exact=True)).to_be_visible()
+        expect(page.get_by_label("An example")).to_contain_text(f"curl {proxied.origin}{path}/chat/completions")
         proxied.chat("Hello?")
         expect(row(page, "Hello?")).to_be_visible()
 
@@ -242,3 +244,8 @@ def test_a_server_with_a_key_asks_for_it_and_then_shows_its_turns(browser):
         field.press("Enter")
         expect(page.get_by_text("No turns yet")).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Live")
+        page.keyboard.press("?")
+        page.get_by_role("button", name="Sign out").click()
+        expect(field).to_be_visible()
+        page.reload()
+        expect(field).to_be_visible()

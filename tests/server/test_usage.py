@@ -187,7 +187,17 @@ def test_the_oldest_minutes_are_dropped_where_there_are_too_many_rows(
 def test_quantiles_are_interpolated_within_their_bucket() -> None:
     tally = Tally()
     assert None is tally.quantile(0.5)
-    tally.buckets[BOUNDS.index(1.0)] = 100  # from 0.5 to 1 second
+    for _ in range(100):
+        tally.add_duration(1.0)  # from 0.5 to 1 second
     assert (0.75, 0.975) == (tally.quantile(0.5), tally.quantile(0.95))
-    tally.buckets = [0] * len(BOUNDS) + [1]
-    assert BOUNDS[-1] == tally.quantile(0.5)
+
+
+@pytest.mark.parametrize("longest", [0.003, 60.1, BOUNDS[-1], 4000.0])
+def test_no_quantile_is_longer_than_the_longest(longest: float) -> None:
+    one, other, total = Tally(), Tally(), Tally()
+    one.add_duration(longest)
+    other.add_duration(0.001)
+    for tally in (one, other):
+        total.add(tally)
+    assert longest == total.quantile(1.0)
+    assert longest >= one.quantile(0.95) > other.quantile(1.0)

@@ -1,6 +1,6 @@
 // The requests that wait, with a box each to decide about several, and the last ones that are decided.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { type Approval, BASE, type Permission } from "../api";
 import { now } from "../clock";
@@ -12,8 +12,15 @@ import { checked, decide, decider, noticesState, pending, permissions, recent, s
 
 const MOST_ROWS = 200;
 
-/** What went wrong with the last decision about several requests. */
-export const batchProblems = signal<string[]>([]);
+/** What went wrong with the last decision about several requests, until others are selected or another one is shown. */
+const batchProblems = signal<string[]>([]);
+effect(() => {
+  parts.value;
+  batchProblems.value = [];
+});
+
+/** While several requests are decided. */
+let isDeciding = false;
 
 /** Shows a request beside the list. */
 export function openRequest(id: string, replace = false): void {
@@ -34,12 +41,20 @@ export function toggle(id: string | undefined): void {
   if (!id || !pending.peek().some((each) => each.id === id)) return;
   const now = new Set(checked.peek());
   if (!now.delete(id)) now.add(id);
-  checked.value = now;
+  select(now);
+}
+
+function select(ids: ReadonlySet<string>): void {
+  checked.value = ids;
+  batchProblems.value = [];
 }
 
 export async function decideChecked(verdict: Verdict, reason = ""): Promise<void> {
   const chosen = pending.peek().filter((each) => checked.peek().has(each.id));
+  if (isDeciding || !chosen.length) return;
+  isDeciding = true;
   batchProblems.value = await decide(chosen, { verdict, reason });
+  isDeciding = false;
 }
 
 export function RequestList({ onDeny }: { onDeny: () => void }) {
@@ -67,7 +82,7 @@ export function RequestList({ onDeny }: { onDeny: () => void }) {
             <button type="button" id="deny-all" onClick={onDeny}>
               Deny {number} <kbd>d</kbd>
             </button>
-            <button type="button" class="quiet" onClick={() => (checked.value = new Set())}>
+            <button type="button" class="quiet" onClick={() => select(new Set())}>
               Clear
             </button>
           </div>

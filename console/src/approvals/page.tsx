@@ -124,7 +124,8 @@ export const APPROVALS: ConsolePage = {
     ["e  Esc", "Edit the arguments, discard the edit"],
     ["x", "Select the call, to decide about several"],
   ],
-  actionOf(key, target, isField) {
+  actionOf(key, target, isField, isHeld) {
+    if (isHeld && key !== "j" && key !== "k") return undefined; // else the shown call is decided after the selected ones
     if (isField && key !== "Escape" && !target.matches("[type='checkbox']")) return undefined;
     const actions: Record<string, () => void> = {
       j: () => move(1),

@@ -3,6 +3,7 @@
 import { computed, signal } from "@preact/signals";
 import { ApiError, get, type RuntimeEvent, request } from "../api";
 import { isObject } from "../json";
+import { openaiPath } from "../openai";
 import { query } from "../route";
 import { asApiError } from "../session";
 import { readEvents } from "./sse";
@@ -53,7 +54,7 @@ export function newSession(): string {
 /** Reads which models there are; a server that does not say has none to choose from. */
 export async function loadModels(): Promise<void> {
   try {
-    const { data } = await get<{ data?: { id?: unknown }[] }>("/v1/models");
+    const { data } = await get<{ data?: { id?: unknown }[] }>(`${openaiPath()}/models`);
     models.value = (data ?? []).map((each) => each.id).filter((id): id is string => typeof id === "string");
   } catch {
     models.value = [];
@@ -93,7 +94,7 @@ async function answer(): Promise<void> {
   if (role.peek()) headers["X-Patchbay-Role"] = encodeURIComponent(role.peek());
   const body = JSON.stringify({ model: model.peek(), messages, stream: true });
   try {
-    const response = await request("/v1/chat/completions", { method: "POST", headers, body, signal: mine.signal });
+    const response = await request(`${openaiPath()}/chat/completions`, { method: "POST", headers, body, signal: mine.signal });
     change({ turn: response.headers.get("x-request-id") ?? "" }, mine);
     let isEnded = false;
     for await (const data of readEvents(response)) {

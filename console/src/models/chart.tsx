@@ -179,7 +179,7 @@ function optionsOf(
     series: [{}, ...lines],
     axes: [
       { ...axis, grid: { show: false }, size: 22, gap: 4, space: 64, values: (_, splits) => splits.map((at) => clock().format(at * 1000)) },
-      { ...axis, size: 48, gap: 4, space: 32, values: (_, splits) => splits.map((value) => (!value ? "0" : unit === "number" && value % 1 ? "" : words(value, unit))) },
+      { ...axis, size: unit === "seconds" ? 64 : 48, gap: 4, space: 32, values: (_, splits) => splits.map((value) => (!value ? "0" : unit === "number" && value % 1 ? "" : words(value, unit))) },
     ],
   };
 }

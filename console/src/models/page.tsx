@@ -34,7 +34,7 @@ const OF_TOOLS: [string, Field[]][] = [
 
 function ModelsPage() {
   useEffect(() => {
-    void loadDoctor();
+    if (info.peek()?.upstream) void loadDoctor();
     const following = follow();
     const stop = effect(() => {
       shownWindow.value;
@@ -48,7 +48,7 @@ function ModelsPage() {
     };
   }, []);
   const name = query.value.get("model"); // not in the path: names have dots and slashes
-  const isOpen = name !== null || query.value.get("doctor") === "1";
+  const isOpen = name !== null || (query.value.get("doctor") === "1" && Boolean(info.value?.upstream));
   return (
     <main class={`models ${isOpen ? "open" : ""}`}>
       <Overview selected={name} isAlone={!isOpen} />
@@ -95,9 +95,11 @@ function Toolbar() {
       <button type="button" aria-pressed={asTable} onClick={toggleTable}>
         Numbers
       </button>
-      <button type="button" class="last" id="doctor" onClick={() => go({ query: { doctor: "1", model: null } })}>
-        Doctor
-      </button>
+      {info.value?.upstream && (
+        <button type="button" class="last" id="doctor" onClick={() => go({ query: { doctor: "1", model: null } })}>
+          Doctor
+        </button>
+      )}
     </div>
   );
 }

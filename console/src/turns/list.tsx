@@ -3,9 +3,10 @@
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { bytes, count, dateAndTime, duration, plural, timeOfDay } from "../format";
-import type { Summary } from "../api";
+import { BASE, type Summary } from "../api";
 import { now } from "../clock";
 import { go, parts } from "../route";
+import { openaiPath } from "../openai";
 import { info } from "../session";
 import { Copy, ModeTags, Problem, StateMark } from "../ui/parts";
 import { focusList, type Rows, useRows } from "../ui/rows";
@@ -188,7 +189,17 @@ function Empty() {
       </div>
     );
   }
-  const base = `${window.location.origin}/v1`;
+  if (info.value?.openai_path === null) {
+    return (
+      <div class="empty">
+        <h2>No turns yet</h2>
+        <p>
+          This server takes no requests to models: it was started without <code>--upstream</code>.
+        </p>
+      </div>
+    );
+  }
+  const base = `${window.location.origin}${BASE}${openaiPath()}`;
   const command = `curl ${base}/chat/completions -H 'Content-Type: application/json' \\\n  -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'`;
   const kept = info.value?.turns;
   return (

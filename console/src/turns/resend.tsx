@@ -6,6 +6,7 @@ import { WaitingCalls } from "../approvals/inline";
 import { newSession } from "../chat/store";
 import { count, duration } from "../format";
 import { isObject, parseJson } from "../json";
+import { openaiPath } from "../openai";
 import { go } from "../route";
 import { asApiError } from "../session";
 import { ModeTags, Options, Problem, StateMark } from "../ui/parts";
@@ -296,7 +297,7 @@ async function resend(body: Body, headers: Record<string, string>, isWhole: bool
   let error: ApiError | null = null;
   let id: string | null = null;
   try {
-    const response = await post("/v1/chat/completions", body, signal, headers);
+    const response = await post(`${openaiPath()}/chat/completions`, body, signal, headers);
     id = response.headers.get("x-request-id");
     await response.arrayBuffer();
   } catch (problem) {

@@ -36,7 +36,7 @@ from patchbay.cli.serving import (
     is_loopback,
     make_governance,
     mcp_servers,
-    monitor_commands,
+    print_monitors,
     reject_itself,
     text_options,
 )
@@ -222,7 +222,7 @@ def prepare(
                 f"{options.host} is reachable from other machines and there is no --api-key: anyone there can use this proxy and "
                 "its upstream."
             )
-        _announce(command, url, settings, governance, found, watchable=not no_events)
+        _announce(command, url, settings, governance, found, watchable=app.has_console and not no_events)
         for each in filter(None, warnings):
             warn(f"{each.removesuffix('.')}.")
 
@@ -266,5 +266,5 @@ def _announce(
     if governance is not None:
         print(f"  {dim}hooks{plain} {governance.summary}")
     if watchable:
-        print(f"  {dim}monitor{plain} {monitor_commands(url, governance, needs_token=settings.api_key is not None)}")
+        print_monitors(url, governance, needs_token=settings.api_key is not None)
     sys.stdout.flush()

@@ -209,7 +209,7 @@ def serve(
         is_loopback,
         make_governance,
         mcp_servers,
-        monitor_commands,
+        print_monitors,
         text_options,
     )
     from patchbay.doctor.model_servers import warning_of_upstream
@@ -281,8 +281,7 @@ def serve(
             _, dim, plain = styles(sys.stdout)
             if runs is not None:
                 print(f"  {dim}runs{plain} {url}/api/agents/{agents[0].name}/runs, in {runs.display_url}")
-            monitor = monitor_commands(url, governance, needs_token=settings.token is not None)
-            print(f"  {dim}monitor{plain} {monitor}", flush=True)
+            print_monitors(url, governance, needs_token=settings.token is not None)
             for each in filter(None, warnings):
                 _logger.warning("%s", each)
 

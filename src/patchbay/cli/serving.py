@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import ipaddress
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,13 +30,17 @@ _DAY = 24 * 3600.0
 _EXAMINATION = 300.0
 
 
-def monitor_commands(url: str, governance: Governance | None, *, needs_token: bool) -> str:
-    """Return the commands that watch a server from another terminal."""
+def print_monitors(url: str, governance: Governance | None, *, needs_token: bool) -> None:
+    """Print the address of a server's console, and the commands that watch it from another terminal."""
+    from patchbay.server.auth import CONSOLE_PATH
+
     commands = ["patchbay tail"]
     if governance is not None and governance.settings.config is not None:
         commands.append("patchbay approvals watch")
     token = " --token-file FILE" if needs_token else ""
-    return "; ".join(f"{each} --server {url}{token}" for each in commands)
+    _, dim, plain = styles(sys.stdout)
+    print(f"  {dim}console{plain} {url}{CONSOLE_PATH}")
+    print(f"  {dim}monitor{plain} {'; '.join(f'{each} --server {url}{token}' for each in commands)}", flush=True)
 
 
 def text_options(values: dict[str, Any]) -> TextOptions:

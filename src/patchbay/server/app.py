@@ -147,7 +147,8 @@ class ToolsApp:
         token = self._settings.token
         turns = self._proxy.turns if self._proxy is not None else TurnStore()
         address = upstream.upstream if upstream is not None else None
-        facts = ConsoleFacts("serve", address, token, lambda: [*self.registry.roles], self.governance.approvals)
+        path = OPENAI_BASE if self._proxy is not None else None
+        facts = ConsoleFacts("serve", address, token, path, lambda: [*self.registry.roles], self.governance.approvals)
         self.governance.hooks.recorders.append(turns.add_call)
         self.governance.hooks.hook_recorders.append(turns.add_hook)
         archive = self._proxy.turn_archive if self._proxy is not None else None
@@ -509,7 +510,7 @@ def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings, sources: M
     """Add the console's routes to the admin API of a proxy; return the application that serves it, with the pages."""
     settings = proxy.settings
     approvals = sources.governance.approvals if sources.governance is not None else None
-    facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, approvals=approvals)
+    facts = ConsoleFacts("proxy", settings.upstream, settings.api_key, settings.base_path, approvals=approvals)
     _add_console_routes(api, facts, proxy.console_sessions, sources, ToolViews(proxy.turns))
     _add_model_routes(api, proxy, proxy.turns.usage, needs_token=facts.token is not None)
     handle_errors(api)

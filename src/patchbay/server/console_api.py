@@ -40,12 +40,14 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 class ConsoleFacts:
     """What the console shows of its server. ``token`` is the one to sign in with; None: no token is needed.
 
-    ``approvals`` is None where no call can wait for one.
+    ``openai_path`` is that of the OpenAI API; None where no model is served. ``approvals`` is None where no call can wait for
+    one.
     """
 
     server: str
     upstream: str | None
     token: str | None
+    openai_path: str | None
     roles: Callable[[], list[str]] = list
     approvals: ApprovalService | None = None
 
@@ -74,7 +76,7 @@ def make_console_router(
             "signed_in": signed_in,
         }
         if signed_in:
-            about |= {"upstream": facts.upstream, "roles": facts.roles()}
+            about |= {"upstream": facts.upstream, "openai_path": facts.openai_path, "roles": facts.roles()}
             about["turns"] = {
                 "kept": store.most,
                 "bytes": store.most_bytes,

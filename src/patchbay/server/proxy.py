@@ -186,7 +186,7 @@ class ProxyApp:
         self.no_events = ""
         """Why there are no event stream and no console."""
         self.console_sessions = ConsoleSessions()
-        self._has_console = all(find_tail(each, settings.base_path) is None for each in _ADMIN_PATHS)
+        self.has_console = all(find_tail(each, settings.base_path) is None for each in _ADMIN_PATHS)
         self.examine: Examine | None = None
         """Examines the upstream for the console; None where this server cannot."""
         self.examination: asyncio.Task[None] | None = None
@@ -202,7 +202,7 @@ class ProxyApp:
                 await reject(scope, send, error, as_openai=True)
                 return
             path = scope["path"]
-            if self._tools is None and path.startswith(_ADMIN_STARTS) and self._has_console and is_below(path, _ADMIN_PATHS):
+            if self._tools is None and path.startswith(_ADMIN_STARTS) and self.has_console and is_below(path, _ADMIN_PATHS):
                 await self._serve_admin(scope, receive, send)
                 return
         await self.serve_admitted(scope, receive, send)
@@ -492,7 +492,7 @@ class ProxyApp:
             await reply.send_head(204, self._preflight(scope["headers"]))
             await reply.finish()
             return None
-        if path == "/" and self._has_console and wants_page(scope):
+        if path == "/" and self.has_console and wants_page(scope):
             await reply.whole(302, TO_CONSOLE, b"")
             return None
         if path in HEALTH_PATHS and method in ("GET", "HEAD"):

@@ -57,7 +57,7 @@ K = TypeVar("K")
 
 
 class Tally(msgspec.Struct, eq=False, gc=False):
-    """Counts of requests or calls (``count``), ``seconds`` of them together, and how many took how long (``buckets``).
+    """Counts of requests or calls (``count``), their ``seconds`` together, the ``longest``, how many took how long (``buckets``).
 
     ``calls`` are those in the answers of models, ``rounds`` the requests that the model's server was sent, ``again`` how often
     the model was asked again, ``repairs`` those of the parser; tokens as in RequestRecord.
@@ -73,6 +73,7 @@ class Tally(msgspec.Struct, eq=False, gc=False):
     completion: int = 0
     cached: int = 0
     seconds: float = 0.0
+    longest: float = 0.0
     buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
     def add(self, other: Tally) -> None:
@@ -87,7 +88,15 @@ class Tally(msgspec.Struct, eq=False, gc=False):
         self.completion += other.completion
         self.cached += other.cached
         self.seconds += other.seconds
+        self.longest = max(self.longest, other.longest)
         self.buckets = [own + more for own, more in zip(self.buckets, other.buckets, strict=True)]
+
+    def add_duration(self, seconds: float) -> None:
+        """Add what one of them took."""
+        self.seconds += seconds
+        if seconds > self.longest:
+            self.longest = seconds
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
 
     def quantile(self, share: float) -> float | None:
         """Return how many seconds ``share`` of them took at most, interpolated within a bucket; None without any."""
@@ -95,7 +104,7 @@ class Tally(msgspec.Struct, eq=False, gc=False):
         for index, number in enumerate(self.buckets):
             if number and seen + number >= wanted:
                 below = BOUNDS[index - 1] if index else 0.0
-                above = BOUNDS[min(index, len(BOUNDS) - 1)]
+                above = min((*BOUNDS, math.inf)[index], self.longest)
                 return below + (above - below) * (wanted - seen) / number
             seen += number
         return None
@@ -171,8 +180,7 @@ class UsageCounters:
         tally.count += 1
         tally.errors += outcome != "ok"
         tally.rounds += len(attempts)
-        tally.seconds += turn.seconds
-        tally.buckets[bisect_left(BOUNDS, turn.seconds)] += 1
+        tally.add_duration(turn.seconds)
         for given, written, cached in (turn.passed_counts,) if turn.ending else [each.counts for each in attempts]:
             tally.prompt += given or 0
             tally.completion += written or 0
@@ -195,16 +203,14 @@ class UsageCounters:
         tally = self._requests.setdefault(key, Tally())
         tally.count += 1
         tally.errors += 1
-        tally.seconds += seconds
-        tally.buckets[bisect_left(BOUNDS, seconds)] += 1
+        tally.add_duration(seconds)
 
     def add_call(self, call: CallRecord) -> None:
         """Count a settled call; a Recorder."""
         outcome = self._codes.label(call.code or "error", self._redact) if call.is_error else "ok"
         tally = self._call_tally(call.tool, call.meta.agent_id, outcome, self._redact)
         tally.errors += call.is_error
-        tally.seconds += call.seconds
-        tally.buckets[bisect_left(BOUNDS, call.seconds)] += 1
+        tally.add_duration(call.seconds)
 
     def _format_of(self, attempt: Attempt, name: str, model: str) -> str:
         """Return the format in which a text has its calls; without any, that in which the model ``name`` was given the tools."""
