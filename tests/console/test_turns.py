@@ -223,6 +223,7 @@ def test_list_of_running_turns_leaves_out_those_that_have_ended(browser, proxied
             expect(row(page, f"{mark} {length}")).to_be_visible()
         expect(row(page, f"{mark} short")).to_have_count(0)
         expect(row(page, f"{mark} long")).to_be_visible()
+        expect(row(page, f"{mark} long")).to_have_count(0)
 
 
 @pytest.mark.parametrize("path", ["/v1", "/openai/v1"])
