@@ -103,7 +103,7 @@ function Bar() {
           </>
         )}
       </span>
-      <span class={`connection ${connection.value}`} role="status">
+      <span class={`connection ${connection.value}`} role="status" title={states[connection.value]}>
         {states[connection.value]}
       </span>
       <button type="button" class="quiet" onClick={nextTheme} title="Theme (t)" aria-label={`Theme: ${theme.value}`}>

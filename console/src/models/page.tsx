@@ -313,7 +313,7 @@ export const MODELS: ConsolePage = {
     ["Esc", "Close what is open"],
     ["w", "Last hour or day"],
     ["n", "Charts or numbers"],
-    ["d", "Doctor: examine the model server"],
+    ["d", "Doctor: examine the model server, where there is one"],
   ],
   close: closeModel,
   actionOf(key, _target, isField) {
