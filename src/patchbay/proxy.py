@@ -9,7 +9,7 @@ outer.mount("/models", create_app("http://127.0.0.1:11434/v1"))   # or under a p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from patchbay.errors import ConfigurationError
@@ -19,6 +19,7 @@ from patchbay.server.settings import MIB, ProxySettings, parse_size
 if TYPE_CHECKING:
     from patchbay.models.options import TextOptions
     from patchbay.server.governance import Governance
+    from patchbay.server.proxy import AdminApp
 
 __all__ = ["ProxyApp", "create_app"]
 
@@ -105,7 +106,18 @@ def create_app(
 
     capabilities, text = Capabilities(), _options(options, text_options)
     learnt = LearntModels(capabilities, text)
-    return ProxyApp(settings, lambda body, encoder=None: Exchange(body, text, capabilities, encoder), learnt=learnt)
+    return ProxyApp(
+        settings,
+        lambda body, encoder=None: Exchange(body, text, capabilities, encoder),
+        learnt=learnt,
+        import_admin=_import_admin,
+    )
+
+
+def _import_admin() -> Callable[[ProxyApp], AdminApp]:
+    from patchbay.server.app import ProxyAdmin  # imports a web framework
+
+    return ProxyAdmin
 
 
 def _options(options: TextOptions | None, fields: dict[str, Any]) -> TextOptions:

@@ -13,7 +13,7 @@ import pytest
 
 from chat_server.rig import serve_chat
 from patchbay.approvals import ApprovalService
-from patchbay.server import Governance, GovernanceSettings, sse_response
+from patchbay.server import Governance, GovernanceSettings, admin_api
 from tools_server.rig import BOUND, Server, calling_back, json_response, poll_until
 
 
@@ -61,7 +61,7 @@ def test_approval_request_of_a_remote_tool_shows_source_and_endpoint(governed):
 
 
 def test_watchers_of_events_that_leave_are_forgotten(governed, monkeypatch):
-    monkeypatch.setattr(sse_response, "PING", 0.05)
+    monkeypatch.setattr(admin_api, "PING", 0.05)
     watch, watching = ApprovalService.watch, []
 
     async def counted(service):

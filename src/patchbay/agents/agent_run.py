@@ -14,8 +14,8 @@ from patchbay.agents.agent_tools import ANSWER_TOOL, REMINDER, AnswerTool, check
 from patchbay.agents.base import USER, InvocationContext
 from patchbay.agents.content import Content, Event, EventActions, FunctionResponse, Part, ToolProgress, UserOutput
 from patchbay.agents.convert import reply_content, response_part, to_messages, without_old_files
-from patchbay.agents.run_config import RunFailed, time_exceeded, within_time
-from patchbay.agents.timed_model import TimedModel, UnusableModel, as_run_failed
+from patchbay.agents.run_config import RunFailed, as_run_failed, time_exceeded, within_time
+from patchbay.agents.timed_model import TimedModel, UnusableModel
 from patchbay.agents.tool_responses import ToolResponseRecorder
 from patchbay.agents.view import model_contents
 from patchbay.errors import ConfigurationError, HookAbortError, ToolArgumentsError
@@ -105,7 +105,7 @@ class AgentRun:
         self._answer: ToolExecution | None = None
         self._transfer: str | None = None
         self._reminders = 0
-        self._steps = ctx.steps.of_agent(ctx) if ctx.steps is not None else None
+        self._steps = ctx.steps.of_agent(agent.name, ctx.invocation_id, ctx.branch) if ctx.steps is not None else None
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run the agent. Raises RunFailed for a limit that was met, and a model that gave no answer."""

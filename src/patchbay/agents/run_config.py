@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from patchbay.agents.content import Event
-from patchbay.errors import ConfigurationError
+from patchbay.errors import ConfigurationError, PatchbayError
 from patchbay.executor import Budget
 from patchbay.executor.limits import OutOfTimeError, in_time
+from patchbay.loop.events import IncompleteAnswerError
 from patchbay.tools.results import describe
 from patchbay.tools.tool import checked_count, checked_timeout
 
@@ -101,6 +102,18 @@ class RunFailed(Exception):  # noqa: N818  (an outcome of a run, which no caller
         super().__init__(message)
         self.code = code
         self.event = event
+
+
+def as_run_failed(error: Exception) -> RunFailed:
+    """Return the error of a model as the error that ends a run."""
+    if isinstance(error, RunFailed):
+        return error
+    if isinstance(error, IncompleteAnswerError):
+        return RunFailed("NO_RESPONSE", "Model returned no response")
+    if isinstance(error, PatchbayError):
+        return RunFailed(error.code.upper(), str(error))
+    _logger.error("The model failed", exc_info=error)
+    return RunFailed("MODEL_ERROR", describe(error))
 
 
 @contextmanager

@@ -8,25 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from patchbay.agents.base import InvocationContext
-from patchbay.agents.run_config import RunFailed
-from patchbay.errors import ConfigurationError, PatchbayError
+from patchbay.agents.run_config import RunFailed, as_run_failed
+from patchbay.errors import ConfigurationError
 from patchbay.loop.events import IncompleteAnswerError
 from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply, TextDelta
-from patchbay.tools.results import describe
 
 _logger = logging.getLogger(__name__)
-
-
-def as_run_failed(error: Exception) -> RunFailed:
-    """Return the error of a model as the error that ends a run."""
-    if isinstance(error, RunFailed):
-        return error
-    if isinstance(error, IncompleteAnswerError):
-        return RunFailed("NO_RESPONSE", "Model returned no response")
-    if isinstance(error, PatchbayError):
-        return RunFailed(error.code.upper(), str(error))
-    _logger.error("The model failed", exc_info=error)
-    return RunFailed("MODEL_ERROR", describe(error))
 
 
 class UnusableModel:

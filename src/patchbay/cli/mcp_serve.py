@@ -6,15 +6,12 @@ import asyncio
 import secrets
 import sys
 from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
 import typer
 
-from patchbay._text import one_line
 from patchbay.cli.options import GOVERNANCE, SERVER, AuditDays, Config, Server, TokenFile, is_explicit
 from patchbay.cli.terminal import fail
 from patchbay.errors import ConfigurationError
@@ -98,6 +95,7 @@ def load_tools(target: str) -> list[Tool]:
 
     A name may be a tool, a function, or a list of them.
     """
+    from patchbay.cli.serving import load_object
     from patchbay.tools import Tool
     from patchbay.tools.function import collect_tools
 
@@ -108,28 +106,6 @@ def load_tools(target: str) -> list[Tool]:
     if not tools:
         raise ConfigurationError(f"--tools {target}: there are no tools: decorate functions with @tool, or name one.")
     return tools
-
-
-def load_object(target: str, flag: str) -> tuple[ModuleType, Any]:
-    """Import ``MODULE``, ``FILE.py`` or ``MODULE:NAME``; return the module and what the name means, None without one.
-
-    Raises ConfigurationError.
-    """
-    place, _, name = target.partition(":")
-    path = Path(place)
-    if path.suffix == ".py" and not path.is_file():
-        raise ConfigurationError(f"{flag} {target}: no such file.")
-    sys.path.insert(0, str(path.parent.resolve() if path.suffix == ".py" else Path.cwd()))
-    try:
-        module = import_module(path.stem if path.suffix == ".py" else place)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{flag} {target}: {error}.") from None
-    except Exception as error:
-        raise ConfigurationError(f"{flag} {target}: {one_line(f'{type(error).__name__}: {error}', 300)}") from error
-    found = getattr(module, name, None) if name else None
-    if name and found is None:
-        raise ConfigurationError(f"{flag} {target}: there is no {name!r} in {place}.")
-    return module, found
 
 
 async def _serve_tools(tools: list[Tool], governance: Governance) -> None:

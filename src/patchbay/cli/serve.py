@@ -207,6 +207,7 @@ def serve(
         MEMORY,
         examination_of,
         is_loopback,
+        load_agent,
         make_governance,
         mcp_servers,
         print_monitors,
@@ -333,17 +334,6 @@ def _durable_runs(url: str, store: str, agents: Sequence[BaseAgent], **options: 
     if url == "store" and store == MEMORY:
         raise ConfigurationError("--durable store needs a --store that is a database.")
     return DurableRuns(store if url == "store" else url, **options)
-
-
-def load_agent(target: str, option: str = "--agent") -> BaseAgent:
-    """Return the agent of ``MODULE:NAME`` or ``FILE.py:NAME``, as ``option`` has it. Raises ConfigurationError."""
-    from patchbay.agents import BaseAgent
-    from patchbay.cli.mcp_serve import load_object
-
-    _, found = load_object(target, option)
-    if not isinstance(found, BaseAgent):
-        raise ConfigurationError(f"{option} {target}: that is no agent of patchbay.agents: name one, as in forecaster.py:agent.")
-    return found
 
 
 def _proxy_settings(values: dict[str, Any], upstream: str, host: str, port: int) -> ProxySettings:

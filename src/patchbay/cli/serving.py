@@ -11,17 +11,21 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchbay._text import one_line
 from patchbay.cli.terminal import styles
 from patchbay.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from patchbay.agents import BaseAgent
     from patchbay.doctor import Finding
     from patchbay.formats.spec import Format
     from patchbay.mcp.config import McpServer
     from patchbay.models.options import TextOptions
-    from patchbay.server.doctor_api import Examine
     from patchbay.server.governance import Governance
     from patchbay.server.settings import ProxySettings
+    from patchbay.server.upstream import Examine
 
 NONE = "none"
 MEMORY = "memory"
@@ -109,6 +113,38 @@ def mcp_servers(file: Path | None, config: Path | None) -> tuple[McpServer, ...]
     if file is None and (found := default_file()).is_file():
         files.insert(0, found)
     return unique(server for each in files for server in read_servers(each))
+
+
+def load_object(target: str, flag: str) -> tuple[ModuleType, Any]:
+    """Import ``MODULE``, ``FILE.py`` or ``MODULE:NAME``; return the module and what the name means, None without one.
+
+    Raises ConfigurationError.
+    """
+    place, _, name = target.partition(":")
+    path = Path(place)
+    if path.suffix == ".py" and not path.is_file():
+        raise ConfigurationError(f"{flag} {target}: no such file.")
+    sys.path.insert(0, str(path.parent.resolve() if path.suffix == ".py" else Path.cwd()))
+    try:
+        module = importlib.import_module(path.stem if path.suffix == ".py" else place)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{flag} {target}: {error}.") from None
+    except Exception as error:
+        raise ConfigurationError(f"{flag} {target}: {one_line(f'{type(error).__name__}: {error}', 300)}") from error
+    found = getattr(module, name, None) if name else None
+    if name and found is None:
+        raise ConfigurationError(f"{flag} {target}: there is no {name!r} in {place}.")
+    return module, found
+
+
+def load_agent(target: str, option: str = "--agent") -> BaseAgent:
+    """Return the agent of ``MODULE:NAME`` or ``FILE.py:NAME``, as ``option`` has it. Raises ConfigurationError."""
+    from patchbay.agents import BaseAgent
+
+    _, found = load_object(target, option)
+    if not isinstance(found, BaseAgent):
+        raise ConfigurationError(f"{option} {target}: that is no agent of patchbay.agents: name one, as in forecaster.py:agent.")
+    return found
 
 
 def examination_of(settings: ProxySettings) -> Examine:

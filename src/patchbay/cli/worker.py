@@ -91,8 +91,7 @@ def worker(
       patchbay worker forecaster.py:agent --run-concurrency 4 --run-rate 60 --json
     """  # fmt: skip
     from patchbay.agents.durable import DurableRuns
-    from patchbay.cli.serve import load_agent
-    from patchbay.cli.serving import make_governance
+    from patchbay.cli.serving import load_agent, make_governance
     from patchbay.database import prepare_databases
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

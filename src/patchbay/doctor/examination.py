@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
-from patchbay.doctor import abilities, measures, reachability
+from patchbay.doctor.abilities import PROBES as ABILITIES
 from patchbay.doctor.findings import Finding, Result
+from patchbay.doctor.measures import PROBES as MEASURES
+from patchbay.doctor.reachability import PROBES as REACHABILITY
+from patchbay.doctor.reachability import Probe
 from patchbay.doctor.server import ExaminedServer
 from patchbay.errors import PatchbayError
 from patchbay.server.settings import ProxySettings
 
-PROBES: Final = {**reachability.PROBES, **abilities.PROBES, **measures.PROBES}
+PROBES: Final = {**REACHABILITY, **ABILITIES, **MEASURES}
 """In the order in which they run: later ones use what earlier ones have found."""
 
 _TOO_LATE: Final[Result] = ("skipped", "The time for the whole examination is over.", "Give it more with --limit.")
@@ -43,7 +46,7 @@ async def examine(
         await server.close()
 
 
-async def _result(server: ExaminedServer, probe: reachability.Probe, deadline: float) -> Result:
+async def _result(server: ExaminedServer, probe: Probe, deadline: float) -> Result:
     if asyncio.get_running_loop().time() >= deadline:
         return _TOO_LATE
     if server.facts.unusable:

@@ -40,14 +40,13 @@ from patchbay.errors import (
 from patchbay.media.content import IMAGE_TYPES, OCTET_STREAM, suffix_of
 from patchbay.media.files import MediaError
 from patchbay.media.store import SCHEME, Media, MediaStore, OpenMedia
-from patchbay.server import sse_response
 from patchbay.server.auth import MEDIA_PATH, TRUSTED, Rejected, is_signed, unauthorized
 from patchbay.server.errors import MethodNotAllowedError, NotFoundError
 from patchbay.server.event_stream import EventReader, EventStream, StreamedEvent
 from patchbay.server.http import Headers, ResponseWriter, Send
 from patchbay.server.request_log import log_error_response
 from patchbay.server.routing import KNOWN_PARAMETERS, StrictJsonRoute
-from patchbay.server.sse_response import COMMENT, SseResponse, sse_frame, with_comments
+from patchbay.server.sse_response import COMMENT, PING, SseResponse, sse_frame, with_comments
 from patchbay.server.watchdog import ClientDisconnect
 from patchbay.tools import well_formed
 from patchbay.tools.threads import run_in_thread
@@ -146,7 +145,7 @@ def make_events_router(stream: EventStream, *, needs_token: bool) -> APIRouter:
 async def _event_frames(reader: EventReader) -> AsyncIterator[bytes]:
     """Yield frames until the stream ends; a comment first, as a sign of life, and while nothing happens."""
     yield COMMENT
-    while (events := await reader.read(sse_response.PING)) is not None:
+    while (events := await reader.read(PING)) is not None:
         yield b"".join(map(_event_frame, events)) or COMMENT
 
 

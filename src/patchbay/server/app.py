@@ -98,7 +98,7 @@ class ToolsApp:
         """What metrics show of parts that are started again."""
         sockets = self._serve if self.sessions is not None else None
         console = self._console = ConsoleSessions()
-        self._middleware = AccessMiddleware(self._serve, self._settings, sessions=console, sockets=sockets)
+        self._middleware = AccessMiddleware(self._serve, self._settings, has_signed_in=console.admits, sockets=sockets)
 
     @property
     def speaks_websocket(self) -> bool:
@@ -519,7 +519,7 @@ def _console_of(proxy: ProxyApp, api: FastAPI, access: ToolsSettings, sources: M
         is_page = scope["type"] == "http" and is_below(own_path(scope), (CONSOLE_PATH,))
         await (_PAGES if is_page else api)(scope, receive, send)
 
-    return AccessMiddleware(serve, access, sessions=proxy.console_sessions)
+    return AccessMiddleware(serve, access, has_signed_in=proxy.console_sessions.admits)
 
 
 _PAGES: Final = ConsolePages()

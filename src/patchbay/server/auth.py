@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -43,9 +43,6 @@ from patchbay.server.http import (
 from patchbay.server.request_log import CURRENT_REQUEST, begin_request, log_error_response, log_rejection, with_request_id
 from patchbay.server.settings import AccessSettings, ToolsSettings
 from patchbay.server.watchdog import ClientDisconnect
-
-if TYPE_CHECKING:
-    from patchbay.server.console_sessions import ConsoleSessions
 
 HeaderLists = dict[bytes, list[bytes]]
 """The headers of a request: all values of each lower-case name."""
@@ -274,8 +271,9 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 class AccessMiddleware:
     """Passes on to ``app`` what may come in. ``scope[TRUSTED]`` says whether the caller has sent the token.
 
-    The cookie of one of ``sessions`` counts as the token. Below OPENAI_BASE a bearer other than the token is the client's key for
-    the upstream, and rejections have OpenAI's error body. ``sockets`` serves WebSockets; without it all are rejected.
+    A cookie for which ``has_signed_in`` is true counts as the token. Below OPENAI_BASE a bearer other than the token is the
+    client's key for the upstream, and rejections have OpenAI's error body. ``sockets`` serves WebSockets; without it all are
+    rejected.
     """
 
     def __init__(
@@ -283,13 +281,13 @@ class AccessMiddleware:
         app: AsgiApp,
         settings: ToolsSettings,
         *,
-        sessions: ConsoleSessions | None = None,
+        has_signed_in: Callable[[Any, HeaderLists], bool] | None = None,
         sockets: AsgiApp | None = None,
     ) -> None:
         self._app = app
         self._sockets = sockets
         self._settings = settings
-        self._sessions = sessions
+        self._has_signed_in = has_signed_in
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -329,8 +327,8 @@ class AccessMiddleware:
         if not authorization and is_model:
             authorization = [b"Bearer " + key for name in VENDOR_KEYS for key in headers.get(name, [])]
         trusted = self._is_trusted(authorization, or_key=is_model)
-        if not authorization and self._settings.token is not None and self._sessions is not None:
-            trusted = self._sessions.admits(scope, headers)
+        if not authorization and self._settings.token is not None and self._has_signed_in is not None:
+            trusted = self._has_signed_in(scope, headers)
         if (
             through_proxy
             and not trusted

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,32 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from patchbay.errors import PatchbayError
 from patchbay.server.admin_api import admin_router
 from patchbay.server.routing import KNOWN_PARAMETERS, json_response
+from patchbay.server.upstream import Examine, Finding
 
 if TYPE_CHECKING:
     from patchbay.server.proxy import ProxyApp
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 _logger = logging.getLogger(__name__)
-
-
-class Finding(Protocol):
-    """The result of one check, safe to show; see ``patchbay.doctor.Finding``."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def status(self) -> str: ...  # noqa: D102
-    @property
-    def seen(self) -> str: ...  # noqa: D102
-    @property
-    def advice(self) -> str: ...  # noqa: D102
-
-
-class Examine(Protocol):
-    """Examines a model of the upstream ("": the first that it lists) within a limit of time of its own."""
-
-    def __call__(self, model: str, *, begins: Any) -> AsyncGenerator[Finding, None]:
-        """Yield the findings as they come; ``begins`` gets the name of each check when it begins, and the model's."""
 
 
 class ExaminationRunningError(PatchbayError):

@@ -7,11 +7,10 @@ a byte of the body is read.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from patchbay._redaction import Redactor, protect, secret_values
 from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayError, UpstreamError
@@ -65,13 +64,11 @@ from patchbay.server.request_state import RequestObserver, RequestState
 from patchbay.server.response_events import EventTail, error_event
 from patchbay.server.settings import ProxySettings
 from patchbay.server.turns import TurnStore
-from patchbay.server.upstream import NoUpstream, ProxyRequest, TruncatedResponseError, Upstream, relay
+from patchbay.server.upstream import Examine, NoUpstream, ProxyRequest, TruncatedResponseError, Upstream, relay
 from patchbay.server.watchdog import ClientDisconnect, RequestWatchdog
 
 if TYPE_CHECKING:  # a plain proxy loads neither the executor nor the loop
-    from patchbay.server.app import ProxyAdmin
     from patchbay.server.chat.handler import ToolChat
-    from patchbay.server.doctor_api import Examine
     from patchbay.server.models_view import LearntModels
     from patchbay.server.responses_socket import ResponsesSockets
     from patchbay.server.turn_archive import TurnArchive
@@ -140,11 +137,22 @@ async def _send_json(make: Callable[[ProxyRequest], Awaitable[bytes]], request: 
     await request.reply.whole(200, [JSON_TYPE], await make(request))
 
 
+class AdminApp(Protocol):
+    """The events, the turns and the console, as an ASGI application."""
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+    def leave(self) -> None:
+        """End the streams of events."""
+
+
 class ProxyApp:
     """The proxy; create it with ``patchbay.proxy.create_app``. Call ``aclose`` where it is mounted without a lifespan.
 
     With ``tools`` chat completions may become turns with the tools of a registry and with hooks. Without
-    ``has_upstream`` nothing else is answered. ``own_models`` are listed before the upstream's.
+    ``has_upstream`` nothing else is answered. ``own_models`` are listed before the upstream's. ``import_admin`` imports and
+    returns what makes the application of the console; it is called in a thread, on the first request to it.
     """
 
     speaks_websocket = True
@@ -158,6 +166,7 @@ class ProxyApp:
         learnt: LearntModels | None = None,
         has_upstream: bool = True,
         own_models: Sequence[Mapping[str, Any]] = (),
+        import_admin: Callable[[], Callable[[ProxyApp], AdminApp]] | None = None,
     ) -> None:
         self.settings = settings
         self._make_exchange = make_exchange
@@ -191,7 +200,8 @@ class ProxyApp:
         """Examines the upstream for the console; None where this server cannot."""
         self.examination: asyncio.Task[None] | None = None
         """What runs of it, or ran last."""
-        self._admin: ProxyAdmin | None = None
+        self._import_admin = import_admin if self.has_console else None
+        self._admin: AdminApp | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -202,18 +212,20 @@ class ProxyApp:
                 await reject(scope, send, error, as_openai=True)
                 return
             path = scope["path"]
-            if self._tools is None and path.startswith(_ADMIN_STARTS) and self.has_console and is_below(path, _ADMIN_PATHS):
-                await self._serve_admin(scope, receive, send)
+            if self._import_admin is not None and path.startswith(_ADMIN_STARTS) and is_below(path, _ADMIN_PATHS):
+                await self._serve_admin(self._import_admin, scope, receive, send)
                 return
         await self.serve_admitted(scope, receive, send)
 
-    async def _serve_admin(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def _serve_admin(
+        self, import_admin: Callable[[], Callable[[ProxyApp], AdminApp]], scope: Any, receive: Receive, send: Send
+    ) -> None:
         """Serve events, turns and the console; the first request imports them."""
         problem = self.no_events
         if self._admin is None and not problem:
-            app = await asyncio.to_thread(importlib.import_module, "patchbay.server.app")
+            make_admin = await asyncio.to_thread(import_admin)
             try:
-                self._admin = self._admin or app.ProxyAdmin(self)
+                self._admin = self._admin or make_admin(self)
             except ConfigurationError as error:
                 problem = str(error)
         if self._admin is None:

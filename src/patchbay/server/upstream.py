@@ -5,9 +5,9 @@ Silence is timed by the request's watchdog, with one timer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import quote, urlsplit
 
 from patchbay._redaction import Redactor
@@ -215,3 +215,23 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
 def is_event_stream(answer: Response) -> bool:
     """Return whether a response is declared as SSE."""
     return answer.content_type == "text/event-stream"
+
+
+class Finding(Protocol):
+    """The result of one check, safe to show; see ``patchbay.doctor.Finding``."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def status(self) -> str: ...  # noqa: D102
+    @property
+    def seen(self) -> str: ...  # noqa: D102
+    @property
+    def advice(self) -> str: ...  # noqa: D102
+
+
+class Examine(Protocol):
+    """Examines a model of the upstream ("": the first that it lists) within a limit of time of its own."""
+
+    def __call__(self, model: str, *, begins: Any) -> AsyncGenerator[Finding, None]:
+        """Yield the findings as they come; ``begins`` gets the name of each check when it begins, and the model's."""

@@ -8,14 +8,13 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
 
 from patchbay.agents.content import Event, new_id
-from patchbay.agents.run_config import RunFailed
-from patchbay.agents.timed_model import as_run_failed
+from patchbay.agents.run_config import RunFailed, as_run_failed
 from patchbay.executor import ToolExecution
 from patchbay.executor.call_log import InterruptedCallError, decode_execution, encode_execution, may_run_twice
 from patchbay.loop.events import IncompleteAnswerError
@@ -23,9 +22,6 @@ from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, Model
 from patchbay.tools import Tool
 from patchbay.tools.tool import normalized_annotations
 from patchbay.types import ToolCall
-
-if TYPE_CHECKING:
-    from patchbay.agents.base import InvocationContext
 
 EVENTS: Final = "events"
 """The step that records the events of the whole run, before they are appended to its session."""
@@ -65,10 +61,10 @@ class RunSteps:
         self.task = task
         self._uses: dict[str, int] = {}
 
-    def of_agent(self, ctx: InvocationContext) -> AgentSteps:
+    def of_agent(self, name: str, invocation_id: str, branch: str | None) -> AgentSteps:
         """Return the steps of one turn of an agent: the first, second, ... of this agent in its branch."""
-        outer = ctx.invocation_id.removeprefix(self.run_id).lstrip(".")  # the calls of agents as tools
-        path = "/".join(filter(None, (outer, ctx.branch, ctx.agent.name)))
+        outer = invocation_id.removeprefix(self.run_id).lstrip(".")  # the calls of agents as tools
+        path = "/".join(filter(None, (outer, branch, name)))
         number = self._uses[path] = self._uses.get(path, 0) + 1
         return AgentSteps(self, f"{path}#{number}")
 
