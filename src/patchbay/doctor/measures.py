@@ -61,7 +61,7 @@ async def measure_cache(server: ExaminedServer) -> Result:
     return "note", seen, "Turn on the server's prefix cache, if it has one: every round of tools sends the conversation again."
 
 
-async def said_context(server: ExaminedServer) -> int | None:
+async def reported_context(server: ExaminedServer) -> int | None:
     """Return the length of the context as the server says it, None if it does not."""
     facts = server.facts
     settings = facts.description.get("default_generation_settings") if isinstance(facts.description, Mapping) else None
@@ -78,7 +78,7 @@ async def said_context(server: ExaminedServer) -> int | None:
 
 async def measure_context(server: ExaminedServer) -> Result:
     """Send a long prompt with a word at its begin and one at its end, and find out whether the server has read all of it."""
-    said = await said_context(server)
+    said = await reported_context(server)
     words = f"The server says that its context has {said:,} tokens" if said else "The server does not say how long its context is"
     most = _DEEP_PROMPT if server.deep else _MOST_PROMPT
     line = server.facts.line_tokens or _USUAL_LINE

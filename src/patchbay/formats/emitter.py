@@ -61,7 +61,7 @@ class Emitter:
     # prose
 
     @property
-    def nothing_held(self) -> bool:
+    def nothing_pending(self) -> bool:
         """True if nothing is held back."""
         return not (self._held_space or self._after_region or self.muted)
 
@@ -162,7 +162,7 @@ class Emitter:
             self._out(text)
 
     def verbatim_event(self, text: str) -> TextDelta:
-        """Return the event for a piece of text in a fence. Call only when ``nothing_held``."""
+        """Return the event for a piece of text in a fence. Call only when ``nothing_pending``."""
         self._track(text)
         self.prose.append(text)
         return TextDelta(text)

@@ -132,7 +132,7 @@ class ProseFenceReader:
 
     def _fast_prose(self, text: str) -> TextDelta | None:
         """Fast path: return the event for a chunk without fence characters."""
-        if "`" in text or "~" in text or not self.emitter.nothing_held:
+        if "`" in text or "~" in text or not self.emitter.nothing_pending:
             return None
         self.line_passed = self.line_passed or "\n" in text
         return self.emitter.verbatim_event(text)

@@ -93,7 +93,7 @@ class Scanner:
                 self.waiting = source.pos == len(source.buf) and not (
                     lines is not None and (lines.in_lead_in or lines.after_lead_in)
                 )
-                self.open = self.waiting and not self.emitter.at_line_start and self.emitter.nothing_held
+                self.open = self.waiting and not self.emitter.at_line_start and self.emitter.nothing_pending
                 yield
                 self.waiting = self.open = False
 

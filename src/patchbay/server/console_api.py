@@ -129,7 +129,7 @@ def make_turns_router(
         kept = "those of --keep-turns" if archive is not None else f"the last {store.most}"
         return NotFoundError(f"There is no turn {turn_id[:100]!r} (any more): {kept} are kept.")
 
-    async def asked_for(turn_id: str) -> list[ApprovalRequest]:
+    async def approvals_of(turn_id: str) -> list[ApprovalRequest]:
         """Return the requests for approval of a turn's calls."""
         recent = await approvals.recent(_MOST_APPROVALS) if approvals is not None else []
         return [each for each in recent if turn_id in (each.turn, each.parent_turn)]
@@ -172,7 +172,7 @@ def make_turns_router(
         turn_id: str,
         download: Annotated[bool, Query(description="As an attachment, with the requests and answers of all attempts.")] = False,  # noqa: FBT002  (a query's)
     ) -> Response:
-        asked = await asked_for(turn_id)
+        asked = await approvals_of(turn_id)
         if (turn := find(turn_id)) is not None:
             content = await run_in_thread(lambda: encoded_for(turn, detail_of(turn, asked, whole=download)))
         else:

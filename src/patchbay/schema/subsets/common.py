@@ -161,7 +161,7 @@ def described(node: dict[str, Any], notes: Iterable[str]) -> None:
         node["description"] = f"{text.rstrip()} ({words})" if isinstance(text, str) and text.strip() else note
 
 
-def written(value: Any) -> str:
+def as_json(value: Any) -> str:
     """Return a schema's value as JSON, for a description."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -171,7 +171,7 @@ def note_on(schema: Schema, keyword: str) -> list[str]:
     value = schema.get(keyword)
     if value is None or value is False:
         return []
-    return [_WORDS[keyword].format(value if isinstance(value, str) else written(value))]
+    return [_WORDS[keyword].format(value if isinstance(value, str) else as_json(value))]
 
 
 _WORDS = {

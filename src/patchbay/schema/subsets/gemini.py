@@ -16,6 +16,7 @@ from patchbay.schema.subsets.common import (
     Schema,
     Unsupported,
     accepts_null,
+    as_json,
     as_object,
     described,
     expressed,
@@ -23,7 +24,6 @@ from patchbay.schema.subsets.common import (
     names_in,
     note_on,
     resolved,
-    written,
 )
 
 _MAX_NODES: Final = 5_000
@@ -126,7 +126,7 @@ class _GeminiWriter:
         if values and kind == "string" and all(isinstance(value, str) and value for value in values):
             made["enum"] = values
         elif values:
-            notes.append(f"one of: {', '.join(map(written, values))}")
+            notes.append(f"one of: {', '.join(map(as_json, values))}")
         if "format" in node:
             if node["format"] in _FORMATS.get(kind, ()):
                 made["format"] = node["format"]
@@ -150,7 +150,7 @@ class _GeminiWriter:
         properties = node.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             others = node.get("additionalProperties")
-            return [f"each value: {written(self.node(others, within))}"] if isinstance(others, Mapping) and others else []
+            return [f"each value: {as_json(self.node(others, within))}"] if isinstance(others, Mapping) and others else []
         made["properties"] = {name: self.node(sub, within) for name, sub in properties.items() if sub is not False}
         required = [name for name in names_in(node.get("required")) if name in made["properties"]]
         if required:
