@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
-from patchbay.doctor import Finding, examine, measures
+from patchbay.doctor import Finding, abilities, examine, measures
 from patchbay.server.settings import ProxySettings
 
 pytestmark = pytest.mark.timeout(900)
 
 
 def test_what_is_found_of_llamacpp_and_a_small_model_is_right(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Longer ones take minutes on a busy machine.
+    # Longer prompts and answers take minutes on a busy machine.
     monkeypatch.setattr(measures, "_MOST_PROMPT", 700)
     monkeypatch.setattr(measures, "_LINES", 12)
+    monkeypatch.setattr(abilities, "MOST_TOKENS", 64)
 
     async def findings() -> dict[str, Finding]:
         settings = ProxySettings(f"{llama}/v1")
