@@ -24,19 +24,20 @@ def whole(case: Case, way: str) -> Reply:
 @pytest.mark.parametrize("name", ["fenced", "qwen3_coder", "glm45", "deepseek_v31", "harmony", "minimax_m2", "gemma4"])
 def test_what_read_a_text_is_freed_without_the_garbage_collector(name: str) -> None:
     """A server would pay for it with each answer. (The readers of calls that nothing marks still hold each other.)"""
-    was_enabled = gc.isenabled()
-    gc.disable()
+
+    def left_by(case: Case) -> int:
+        whole(case, name)
+        streamed(list(case.text), case.tools, format=name, **case.options)
+        return gc.collect()
+
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # for good: each collection after an unfreeze would look through all that the process has loaded
+    gc.disable()
     try:
-        for case in OF_FORMAT[name]:
-            whole(case, name)
-            streamed(list(case.text), case.tools, format=name, **case.options)
-            assert 0 == gc.collect(), case.id
+        # A thread that another test has left may make garbage meanwhile, but not at each of three readings.
+        assert [] == [case.id for case in OF_FORMAT[name] if all(left_by(case) for _ in range(3))]
     finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", OF_FORMAT)
@@ -50,7 +51,7 @@ def read_in_pieces(case: Case, way: str) -> None:
     """Hold the reading of a case against what is in its text, and the readings in pieces against that."""
     expected = whole(case, way)
     case.check(expected)
-    for pieces in (list(case.text), *cuts_at_many_places(case.text, 8)):
+    for pieces in (list(case.text), *cuts_at_many_places(case.text, 4)):
         assert expected == streamed(pieces, case.tools, format=way, **case.options), (case.id, way, pieces)
 
 
