@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from bench.fidelity import bfcl, corpora, formats
 from bench.fidelity.readings import read
 from bench.places import ROOT, UnavailableError
 
-from patchbay import StreamParser
+from support.repeated import sampled
 
 from .sound import is_within, lost_words
 
@@ -33,13 +34,22 @@ def rows(file: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[formats.Result]:
+def cut() -> Iterator[None]:
+    """Each text is read by the character and in pieces of random size here; ``make fidelity`` has more sizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECES", (1, "random"))
+        patch.setattr(bfcl, "CUTS", (1, "random"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def recorded(cut: None) -> list[formats.Result]:
     """The corpus of formats, read in every way."""
     return [result for line in rows(corpora.FORMATS) for result in formats.judge(line)]
 
 
 @pytest.fixture(scope="module")
-def called() -> list[bfcl.Result]:
+def called(cut: None) -> list[bfcl.Result]:
     """A sample of BFCL, read in every way. A step that shares a factor with the number of models would see only some of them."""
     return [bfcl.judge(line) for line in rows(corpora.BFCL)[:: EVERY - 1]]
 
@@ -80,8 +90,8 @@ def test_no_recorded_text_reads_otherwise_in_pieces(recorded: list[formats.Resul
     assert [] == [(result.model, result.row, result.differs) for result in called if result.differs]
 
 
-def test_no_recorded_text_reads_otherwise_in_pieces_of_random_size() -> None:
-    for line in [*rows(corpora.FORMATS), *rows(corpora.BFCL_TEXT)[::5]]:
+def test_no_text_beside_native_calls_reads_otherwise_in_pieces() -> None:
+    for line in rows(corpora.BFCL_TEXT)[::5]:
         row = json.loads(line)
         whole, cut = (read(row["text"], row["tools"], cut).reply for cut in (0, "random"))
         assert whole == cut, row["id"]
@@ -109,24 +119,18 @@ def test_the_calls_of_the_benchmark_are_right(called: list[bfcl.Result]) -> None
     assert bfcl.MISSED >= sum(not result.calls for result in meant), [result.row for result in meant if not result.calls]
 
 
-def test_reading_recorded_texts_invents_nothing(called: list[bfcl.Result]) -> None:
+def test_reading_recorded_texts_invents_nothing_and_loses_no_word(called: list[bfcl.Result]) -> None:
+    lost = {}
     for line in rows(corpora.FORMATS):
         row = json.loads(line)
         reply = read(row["text"], row["tools"], 0, reasoning=row["extract_reasoning"]).reply
         assert is_within(reply.content, row["text"]), row["id"]
         assert is_within(reply.reasoning, row["text"]), row["id"]
-    for result in called:
-        assert is_within(result.content, result.text), result.row
-
-
-def test_no_word_of_a_recorded_text_is_lost() -> None:
-    lost = {}
-    for line in rows(corpora.FORMATS):
-        row = json.loads(line)
-        reply = read(row["text"], row["tools"], 0, reasoning=row["extract_reasoning"]).reply
         if words := lost_words(row["text"], reply):
             lost[row["id"]] = words
     assert {} == lost
+    for result in called:
+        assert is_within(result.content, result.text), result.row
 
 
 def test_text_without_calls_and_reasoning_is_kept_verbatim(called: list[bfcl.Result]) -> None:
@@ -135,19 +139,14 @@ def test_text_without_calls_and_reasoning_is_kept_verbatim(called: list[bfcl.Res
             assert (result.text or None) == result.content, result.row
 
 
-@pytest.mark.parametrize("unknown", ["keep", "drop", None])
-def test_recorded_texts_are_read_equally_in_pieces_with_any_tools(unknown: Any) -> None:
+def test_recorded_texts_are_read_equally_in_pieces_with_any_tools() -> None:
     other = {"type": "function", "function": {"name": "zz_other", "parameters": {"type": "object", "properties": {}}}}
     differing = []
     for line in rows(corpora.FORMATS):
         row = json.loads(line)
-        replies = []
-        for size in (len(row["text"]) or 1, 1, 3):
-            parser = StreamParser([other] if unknown else None, unknown_tools=unknown or "text", generate_id=str)
-            for at in range(0, len(row["text"]), size):
-                parser.feed(row["text"][at : at + size])
-            parser.close()
-            replies.append(parser.reply)
-        if any(reply != replies[0] for reply in replies):
-            differing.append(row["id"])
+        for unknown in sampled(("keep", "drop", None), 1):
+            options: dict[str, Any] = {"unknown_tools": unknown or "text"}
+            whole, *cut = (read(row["text"], [other] if unknown else None, size, **options) for size in (0, 1, 3))
+            if whole.error or any(reading.reply != whole.reply for reading in cut):
+                differing.append((row["id"], unknown))
     assert [] == differing
