@@ -145,7 +145,7 @@ def in_words(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(part.get("text", LEFT_OUT) for part in message["content"])}
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 @given(
     st.lists(TURN, min_size=1, max_size=3), st.lists(ATTACHED | ODD | JSON, min_size=1, max_size=4), st.booleans(), st.booleans()
 )

@@ -132,7 +132,7 @@ async def test_slow_consumer_does_not_delay_results_in_the_log():
             await chat.service.has("t")  # while the run has no consumer
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10))
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(0, 3), st.integers(0, 6))
 def test_run_stopped_while_tools_run_loses_no_result(order, opened, rounds):  # law 3
     """The first ``opened`` gates are open when the run is stopped, ``rounds`` rounds of the event loop later."""

@@ -137,7 +137,7 @@ class SessionsInMemory(Sessions):
         return InMemorySessionService()
 
 
-@pytest.mark.parametrize(("kind", "count"), [("memory", 20), ("sqlite", 6), ("postgres", 2)])
+@pytest.mark.parametrize(("kind", "count"), [("memory", 10), ("sqlite", 4), ("postgres", 2)])
 def test_a_session_service_does_what_the_model_says(kind, count, request):
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else None
     machine = SessionsInMemory if kind == "memory" else Sessions

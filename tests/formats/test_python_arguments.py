@@ -234,7 +234,7 @@ def test_text_that_once_broke_the_reader_reads_the_same_in_any_split(name: str, 
     read(text, [TOOL], format=name)
 
 
-SETTINGS = settings(max_examples=examples(60))
+SETTINGS = settings(max_examples=examples(30))
 texts = st.text(st.sampled_from("abc é'\"\\\n\t,:=()[]{}#+%.*\x00\ud800") | st.characters(), max_size=12)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -23,7 +23,7 @@ from support.repeated import examples, sampled
 
 from .cuts import calls_of, read, streamed
 
-SETTINGS = settings(max_examples=examples(4))
+SETTINGS = settings(max_examples=examples(3))
 FAMILIES = ["fenced", *WRITERS]
 
 SCHEMA: dict[str, Any] = {

@@ -79,7 +79,7 @@ def assert_is_good(told):
 
 
 @given(sent=st.lists(values | frames | likely, max_size=12))
-@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 def test_no_frame_makes_a_dialect_raise(sent):
     """All dialects read the same frames, since drawing them costs more than reading them."""
     for provider in ALL:
