@@ -35,7 +35,6 @@ class Work:
     """Counts while it is on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lines = 0
         self.copied = 0
         push = Source.push
 
@@ -47,9 +46,15 @@ class Work:
 
     def of(self, text: str, cut: int, *, tools: Any = carriers.TOOLS, **options: Any) -> int:
         """The work of reading ``text`` in pieces of ``cut`` characters; 0 is the whole text."""
-        self.lines = self.copied = 0
+        self.copied = lines = 0
+
+        def line(_frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any]:
+            nonlocal lines
+            lines += 1
+            return line
+
         before = sys.gettrace()
-        sys.settrace(self._enter)
+        sys.settrace(lambda frame, *_: line if "patchbay" in frame.f_code.co_filename else None)
         try:
             parser = StreamParser(tools, **options)
             for piece in pieces(text, cut):
@@ -57,19 +62,12 @@ class Work:
             parser.close()
         finally:
             sys.settrace(before)
-        return self.lines + self.copied
+        return lines + self.copied
 
     def growth(self, small: str, large: str, cut: int, **options: Any) -> float:
         """By how much more work ``large`` is than ``small``, were it ten times as long."""
         parse(small, **({"tools": carriers.TOOLS} | options))  # what is made once and kept does not count
         return self.of(large, cut, **options) / self.of(small, cut, **options) * 10 * len(small) / len(large)
-
-    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
-        return self._line if "patchbay" in frame.f_code.co_filename else None
-
-    def _line(self, _frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any]:
-        self.lines += 1
-        return self._line
 
 
 @pytest.mark.parametrize("name", TEXTS)

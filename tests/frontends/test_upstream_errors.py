@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from aiohttp import web
@@ -99,6 +98,8 @@ def test_a_known_error_in_mid_stream_has_its_name(protocol):
 
 
 def test_the_packages_raise_their_own_errors():
+    import anthropic  # which takes half a second: not in each worker
+
     status, body, _ = KNOWN["context"]
     with refusing(status, body) as upstream, serving(create_app(upstream.url)) as port:
         url = f"http://127.0.0.1:{port}"
