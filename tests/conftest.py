@@ -17,6 +17,7 @@ from typing import Any
 
 import certifi
 import fastapi._compat.v2
+import fastapi.dependencies.utils
 import pytest
 import sqlalchemy as sa
 import uvicorn.server
@@ -69,6 +70,23 @@ def _kept_adapter(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
 
 
 fastapi._compat.v2.TypeAdapter = _kept_adapter  # type: ignore[assignment,misc]
+
+# Each app's routes are functions of their own, with the code and the annotations of the last app's.
+_signatures: dict[Any, inspect.Signature] = {}
+_signature_of = fastapi.dependencies.utils._get_signature
+
+
+def _kept_signature(call: Any) -> inspect.Signature:
+    """Return the signature of a route or what it depends on, evaluated once in this process."""
+    if not inspect.isfunction(call):
+        return _signature_of(call)
+    key = (call.__code__, call.__defaults__, *(call.__kwdefaults__ or {}).items(), *call.__annotations__.items())
+    if key not in _signatures:
+        _signatures[key] = _signature_of(call)
+    return _signatures[key]
+
+
+fastapi.dependencies.utils._get_signature = _kept_signature
 
 # No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).
