@@ -171,7 +171,7 @@ def test_long_answer_that_is_passed_on_is_cut() -> None:
 
 
 def test_request_that_runs_is_shown_and_then_failed_when_its_client_leaves() -> None:
-    with proxy([Raw([b'data: {"choices": [{"index": 0, "delta": {"content": "Fi"}}]}\n\n'], end="hang")]) as at:
+    with proxy([Raw([b'data: {"choices": [{"index": 0, "delta": {"content": "Fi"}}]}\n\n'], end="hang")], heartbeat=0.1) as at:
         client = open_chat(at.port, {**BODY, "stream": True})
         assert client.recv(1000)
         [running] = at.turns("outcome=running", ended=0)
