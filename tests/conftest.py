@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import certifi
-import fastapi._compat.v2
-import fastapi.dependencies.utils
 import pytest
 import sqlalchemy as sa
 import uvicorn.server
 from hypothesis import settings
-from pydantic import TypeAdapter
 
 from agents.databases import postgres_server, why_no_postgres
 from executor.virtual_time import jump_run
 from patchbay.testing import ContractModel, ScriptedUpstream
+from support.kept_routes import keep_what_routes_are_made_of
 from support.processes import listening
 
 collect_ignore = ["external"]  # what runs foreign programs: make clients, make sdks, make conformance
@@ -57,36 +55,7 @@ class _QuickSleep:
 # The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
-# Each app of FastAPI makes a hundred validators of the same few types, half of the CPU time that a server's start takes.
-_adapters: dict[Any, TypeAdapter[Any]] = {}
-
-
-def _kept_adapter(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
-    """Return the validator of a type of an API, made once in this process."""
-    key = (annotated.__origin__, repr(annotated.__metadata__), repr(config))
-    if key not in _adapters:
-        _adapters[key] = TypeAdapter(annotated, config=config)
-    return _adapters[key]
-
-
-fastapi._compat.v2.TypeAdapter = _kept_adapter  # type: ignore[assignment,misc]
-
-# Each app's routes are functions of their own, with the code and the annotations of the last app's.
-_signatures: dict[Any, inspect.Signature] = {}
-_signature_of = fastapi.dependencies.utils._get_signature
-
-
-def _kept_signature(call: Any) -> inspect.Signature:
-    """Return the signature of a route or what it depends on, evaluated once in this process."""
-    if not inspect.isfunction(call):
-        return _signature_of(call)
-    key = (call.__code__, call.__defaults__, *(call.__kwdefaults__ or {}).items(), *call.__annotations__.items())
-    if key not in _signatures:
-        _signatures[key] = _signature_of(call)
-    return _signatures[key]
-
-
-fastapi.dependencies.utils._get_signature = _kept_signature
+keep_what_routes_are_made_of()
 
 # No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def preload() -> None:
-    """Import what servers and commands import once they run."""
+    """Import what servers and commands import once they run, and make what the routes of each server are made of."""
     import encodings.idna  # noqa: F401
 
     import dbos._sys_db_postgres
@@ -34,6 +34,7 @@ def preload() -> None:
     import uvicorn.lifespan.on
     import uvicorn.loops.auto  # noqa: F401
     import uvloop  # noqa: F401
+    from kept_routes import keep_what_routes_are_made_of  # this file runs as a script
 
     import patchbay.agents.durable
     import patchbay.approvals
@@ -66,8 +67,10 @@ def preload() -> None:
     import patchbay.server.live_sessions.app
     import patchbay.server.runtime
     import patchbay.server.settings
-    import patchbay.testing  # noqa: F401
+    import patchbay.testing
 
+    keep_what_routes_are_made_of()
+    patchbay.server.app.create_tools_app()
     assert 1 == threading.active_count(), threading.enumerate()
     assert "websockets.http11" not in sys.modules  # reads its limits from the environment, which `patchbay serve` sets
     gc.collect()
