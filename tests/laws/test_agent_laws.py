@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.repeated import examples, sampled
+from support.repeated import examples
 
 from .clock import SteppedLoop
 from .trees import TREES, Node, World
@@ -76,21 +76,21 @@ def holds(stage: LoopUnderTest, world: World, *turns: Any) -> None:
     assert before < len(world.events), "the last turn said nothing at all"
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans())
 def test_a_run_of_any_agents_ends_by_itself(tree, streaming):
     with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (World.turn, None))
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans(), st.integers(0, 25))
 def test_a_run_of_any_agents_can_be_left_after_any_event(tree, streaming, count):
     with LoopUnderTest() as stage:
         holds(stage, World(tree, streaming=streaming), (lambda world: world.turn_left_after(count), None))
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(12))
 @given(TREES, st.booleans(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
 def test_a_run_of_any_agents_can_be_cancelled_at_any_await(tree, streaming, moments):
     with LoopUnderTest() as stage:
@@ -116,8 +116,7 @@ def steps_of_a_busy_turn() -> int:
 
 
 def test_a_busy_run_can_be_cancelled_at_each_of_its_awaits():
-    steps = steps_of_a_busy_turn()
-    for moment in sampled(range(steps), steps // 2):
+    for moment in range(steps_of_a_busy_turn()):
         with LoopUnderTest() as stage:
             world = World(busy_tree())
             holds(stage, world, (World.turn, moment))
@@ -129,6 +128,6 @@ def test_a_busy_run_can_be_left_after_each_of_its_events():
         stage.run(world.turn())
         count = len(world.events)
     assert 12 < count
-    for number in sampled(range(count), count // 2):
+    for number in range(count):
         with LoopUnderTest() as stage:
             holds(stage, World(busy_tree()), (lambda world, number=number: world.turn_left_after(number), None))

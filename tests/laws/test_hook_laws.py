@@ -370,7 +370,7 @@ def reply(number: int, written: Any) -> Reply:
     return Reply("some words", tool_calls=tuple(made), incomplete=tuple(cut_off))
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(20))
 @given(
     plans=st.lists(hooks, min_size=1, max_size=3),
     rounds=st.lists(calls, min_size=1, max_size=3),

@@ -81,7 +81,7 @@ def is_value(name: str, written: str, value: str) -> bool:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(5))
 @given(st.data())
 def test_a_value_is_one_value_of_one_call(name: str, data: st.DataObject) -> None:
     given_arguments = {key: data.draw(values(name)) for key in data.draw(st.permutations(["path", "content"]))}
@@ -107,7 +107,7 @@ def test_a_text_that_quotes_whole_calls_of_its_family_is_written_as_it_is(name: 
         assert text in write(name, ("write", {"path": "doc.md", "content": text}))
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(20))
 @given(values("fenced"))
 def test_a_plain_text_is_one_value_of_one_call(text: str) -> None:
     call = ToolCall("call_0", "patch", json.dumps({"input": text}))
