@@ -215,7 +215,7 @@ def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
 
 def ask() -> None:
     """Make a request with tools one for a model of text, and its reply one with a call."""
-    answer, _ = Exchange(REQUEST, TEXT_MODE, MEMORY).answer(REPLY)
+    answer, _ = Exchange(REQUEST, TEXT_MODE, MEMORY).read_whole(REPLY)
     assert b"tool_calls" in answer
 
 

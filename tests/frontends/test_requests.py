@@ -41,7 +41,7 @@ def answer_to(frontend, given, message, *, path="", **options):
     decoded = frontend.decode(encode(given), path)
     exchange = Exchange(encode(decoded.body), TextOptions(**options), Capabilities(), decoded.encoder)
     reason = "tool_calls" if message.get("tool_calls") else "stop"
-    return json.loads(exchange.answer(encode({"choices": [{"message": message, "finish_reason": reason}]}))[0])
+    return json.loads(exchange.read_whole(encode({"choices": [{"message": message, "finish_reason": reason}]}))[0])
 
 
 def names(body):

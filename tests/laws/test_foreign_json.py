@@ -48,11 +48,11 @@ def test_events_raise_only_patchbay_errors(events: list[Any], mode: str) -> None
 @given(values, values, st.booleans(), st.sampled_from(["text", "native", "auto"]))
 def test_answers_raise_only_patchbay_errors(message: Any, finish: Any, stream: bool, mode: str) -> None:
     with suppress(PatchbayError):
-        exchange(stream=stream, mode=mode).answer(
+        exchange(stream=stream, mode=mode).read_whole(
             json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
         )
     with suppress(PatchbayError):
-        exchange(stream=stream, mode=mode).answer(json.dumps(message).encode())
+        exchange(stream=stream, mode=mode).read_whole(json.dumps(message).encode())
 
 
 @given(
@@ -77,4 +77,4 @@ def test_an_event_that_is_nested_without_end_is_an_error() -> None:
         with suppress(PatchbayError):
             exchange(stream=True, mode="text").feed(b'data: {"' + field + b'": ' + deep + b"}\n\n")
         with suppress(PatchbayError):
-            exchange(stream=False, mode="text").answer(b'{"' + field + b'": ' + deep + b"}")
+            exchange(stream=False, mode="text").read_whole(b'{"' + field + b'": ' + deep + b"}")

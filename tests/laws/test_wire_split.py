@@ -128,7 +128,7 @@ def test_whole_response_equals_the_reply_of_its_text(text: str) -> None:
         "model": "m",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
     }
-    out, again = exchange(stream=False).answer(json.dumps(body).encode())
+    out, again = exchange(stream=False).read_whole(json.dumps(body).encode())
     assert has_broken_call(text) == again
     if again:
         return

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.models.capabilities import Capabilities, complained_of, demands_stream
+from patchbay.models.capabilities import Capabilities
+from patchbay.models.refusals import complained_of, demands_stream
 
 BODY: dict[str, Any] = {
     "model": "m",

@@ -102,7 +102,7 @@ def test_server_that_takes_a_schema_only_is_sent_one_where_a_call_is_demanded() 
     assert ["clock"] == named["response_format"]["json_schema"]["schema"]["properties"]["name"]["enum"]
     demanded = exchange(memory, tool_choice="required")
     assert "schema" == record(demanded).constraint
-    out, again = demanded.answer(document('{"name": "weather", "arguments": {"city": "Rome"}}'))
+    out, again = demanded.read_whole(document('{"name": "weather", "arguments": {"city": "Rome"}}'))
     assert ("weather", False) == (json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]["name"], again)
     reasons = record(exchange(memory)).reasons
     assert ["calls are not constrained: the server takes a schema only, which has no place for text beside calls"] == [
@@ -306,11 +306,11 @@ def test_refused_grammar_is_left_out_from_then_on_for_this_model_and_said_once(c
     assert (set(), "") == (added(json.loads(refused.request)), again.constraint)
     assert ("HTTP 400: the server refuses the grammar",) == again.reasons
     assert {"grammar"} == added(sent(memory))  # (not learnt before the server has accepted the request without)
-    assert not refused.answer(document(CALL))[1]
+    assert not refused.read_whole(document(CALL))[1]
     for _ in range(2):
         later = exchange(memory)
         assert set() == added(json.loads(later.request))
-        later.answer(document(CALL))
+        later.read_whole(document(CALL))
     assert {"grammar"} == added(sent(memory, model="another"))
     said = [record.getMessage() for record in caplog.records if "grammar" in record.getMessage()]
     assert ["The server of the model m refuses a grammar: calls are not constrained"] == said
@@ -352,16 +352,16 @@ def test_refusals_of_constraints_are_recognised(text: str) -> None:
 def test_constrained_answer_that_is_wrong_is_asked_for_again_with_the_grammar(content: str) -> None:
     memory = known(PROPS)
     asked = exchange(memory, tool_choice="required")
-    assert asked.answer(document(content))[1]
+    assert asked.read_whole(document(content))[1]
     assert {"grammar"} == added(json.loads(asked.request))
-    out, again = asked.answer(document(CALL))
+    out, again = asked.read_whole(document(CALL))
     assert ("tool_calls", False) == (json.loads(out)["choices"][0]["finish_reason"], again)
     assert "grammar" == record(asked).constraint
 
 
 def test_arguments_outside_of_the_schema_are_repaired_with_the_grammar() -> None:
     asked = exchange(known(PROPS), options={"repair_rounds": 1})
-    assert asked.answer(document(CALL.replace('"Rome"', "7")))[1]
+    assert asked.read_whole(document(CALL.replace('"Rome"', "7")))[1]
     assert {"grammar"} == added(json.loads(asked.request))
 
 
@@ -406,7 +406,7 @@ def opened_reasoning() -> Capabilities:
 def answered(asked: Exchange[bytes], text: str) -> tuple[list[Any], str]:
     """The arguments of the calls and the reasoning that a client gets for a model's text."""
     if not asked.client_streams:
-        message = json.loads(asked.answer(document(text))[0])["choices"][0]["message"]
+        message = json.loads(asked.read_whole(document(text))[0])["choices"][0]["message"]
         calls = [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
         return calls, (message.get("reasoning_content") or "").strip()
     chunk = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": "stop"}

@@ -127,7 +127,7 @@ def test_model_is_parsed_in_the_named_format_or_any(name: str, read_as: str) -> 
     exchange = Exchange(json.dumps(body).encode(), TextOptions(tools="text", format=read_as), Capabilities())
     text = render_calls(name, [ToolCall("", "get_time", PARIS)], "I look.")
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    out, _ = exchange.answer(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
+    out, _ = exchange.read_whole(json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode())
     call = json.loads(out)["choices"][0]["message"]["tool_calls"][0]["function"]
     assert ("get_time", {"city": "Paris"}) == (call["name"], json.loads(call["arguments"]))
 

@@ -123,7 +123,7 @@ def test_grammar_that_is_refused_beside_tools_goes_with_the_contract_at_once_the
     exchange = make(memory, **{field: "x"})
     assert exchange.on_upstream_error(400, GRAMMAR_REFUSED)
     assert ("x", False) == (sent(exchange)[field], "tools" in sent(exchange))
-    assert not exchange.answer(document("yes"))[1]
+    assert not exchange.read_whole(document("yes"))[1]
     assert "tools" not in sent(make(memory, **{field: "x"}))
     assert memory.of("m").mode is None
     assert "tools" in sent(make(memory))
@@ -152,7 +152,7 @@ def test_stop_sequence_that_a_server_refuses_is_left_out_from_then_on() -> None:
     assert exchange.on_upstream_error(400, "Unsupported parameter: 'stop' is not supported with this model.")
     assert "stop" not in sent(exchange)
     assert not exchange.on_upstream_error(400, "Unsupported parameter: 'stop' is not supported with this model.")
-    exchange.answer(document("Hello."))
+    exchange.read_whole(document("Hello."))
     assert "stop" not in sent(make(memory, "text"))
 
 
@@ -171,10 +171,10 @@ def knows_streams() -> Capabilities:
 
 def test_whole_answer_is_streamed_once_llamacpp_is_recognised_or_a_stream_had_its_usage() -> None:
     memory = Capabilities()
-    make(memory, "text").answer(document("Hello.", timings={"prompt_n": 1}))
+    make(memory, "text").read_whole(document("Hello.", timings={"prompt_n": 1}))
     assert memory.of("m").streams_usage
     memory = Capabilities()
-    make(memory, "text").answer(document("Hello."))
+    make(memory, "text").read_whole(document("Hello."))
     assert memory.of("m").streams_usage is None
     exchange = make(memory, "text", stream=True, stream_options={"include_usage": True})
     exchange.feed(HELLO)
@@ -192,7 +192,7 @@ def test_streamed_answer_is_the_same_document(text: str, size: int) -> None:
     given = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": {"content": logprobs}}
     other = {"index": 1, "message": {"role": "assistant", "content": "No.", "reasoning_content": "Hm."}}
     choices = [{**given, "finish_reason": "stop", "stop_reason": 7}, {**other, "logprobs": None, "finish_reason": "length"}]
-    whole, again = make(Capabilities(), "text", n=2).answer(document("", choices=choices, **fields))
+    whole, again = make(Capabilities(), "text", n=2).read_whole(document("", choices=choices, **fields))
     assert not again
     pieces = [(text[at : at + size], logprobs[at : at + size]) for at in range(0, len(text), size)]
     chunks = stream(
@@ -219,7 +219,7 @@ def test_streamed_answer_is_the_same_document(text: str, size: int) -> None:
 
 def test_answer_to_a_stream_in_one_document_is_read_and_none_is_asked_for_again() -> None:
     memory = knows_streams()
-    out, again = make(memory, "text").answer(document("Hello."))
+    out, again = make(memory, "text").read_whole(document("Hello."))
     assert ("Hello.", USAGE, False) == (json.loads(out)["choices"][0]["message"]["content"], json.loads(out)["usage"], again)
     assert "stream" not in sent(make(memory, "text"))
 
@@ -238,7 +238,7 @@ def test_stream_that_a_server_refuses_is_asked_for_as_a_document() -> None:
     exchange = make(memory, "text")
     assert exchange.on_upstream_error(400, "Unrecognized request argument supplied: stream_options")
     assert not {"stream", "stream_options"} & sent(exchange).keys()
-    assert not exchange.answer(document("Hello."))[1]
+    assert not exchange.read_whole(document("Hello."))[1]
     assert "stream" not in sent(make(memory, "text"))
 
 

@@ -9,15 +9,15 @@ from typing import Final
 import pytest
 
 from patchbay.errors import UpstreamError
-from patchbay.models.capabilities import Capabilities, ModelCapabilities, refuses_choice, refuses_media, refuses_tools
+from patchbay.models.capabilities import Capabilities, ModelCapabilities
 from patchbay.models.exchange import Exchange
 from patchbay.models.options import TextOptions
-from patchbay.models.policy import refuses_format
+from patchbay.models.refusals import refuses_format, refuses_media, refuses_tool_choice, refuses_tools
 from patchbay.models.upstream_errors import CONTEXT, context_tokens, subject_of
 
 REFUSES: Final = {
     "tools": refuses_tools,
-    "tool_choice": refuses_choice,
+    "tool_choice": refuses_tool_choice,
     "media": refuses_media,
     "response_format": refuses_format,
 }
@@ -47,7 +47,7 @@ def test_server_with_tools_is_not_probed_but_can_refuse_them() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
     answer = {"choices": [{"index": 0, "message": {"content": "Hello."}, "finish_reason": "stop"}]}
     exchange = Exchange(json.dumps(body).encode(), TextOptions(), Capabilities(doubts=False))
-    assert not exchange.answer(json.dumps(answer).encode())[1]
+    assert not exchange.read_whole(json.dumps(answer).encode())[1]
     assert exchange.on_upstream_error(400, "this model does not support tools")
 
 

@@ -37,7 +37,7 @@ def completion(content: str, **usage: Any) -> bytes:
 def ask(exchange: Exchange, *contents: str) -> dict[str, Any]:
     """Answer each of the exchange's requests with the next content; the client's answer."""
     for content in contents:
-        out, again = exchange.answer(completion(content))
+        out, again = exchange.read_whole(completion(content))
         if not again:
             return json.loads(out)
     raise AssertionError("the exchange asks on")
@@ -68,7 +68,7 @@ def test_disallowed_call_is_a_tool_choice_error() -> None:
     "fields", [{"parallel_tool_calls": False}, {"tool_choice": TOOLS[0] | {"function": {"name": "get_weather"}}}]
 )
 def test_text_after_a_single_wanted_call_is_dropped(stream: bool, fields: dict[str, Any]) -> None:
-    out, again = make(stream=stream, **fields).answer(completion(f"Sure.\n{CALL}\nDone.\n{CALL}"))
+    out, again = make(stream=stream, **fields).read_whole(completion(f"Sure.\n{CALL}\nDone.\n{CALL}"))
     assert not again
     if stream:
         chunks = [json.loads(line[6:]) for line in out.decode().split("\n\n") if line.startswith("data: {")]
@@ -84,9 +84,9 @@ def test_text_after_a_single_wanted_call_is_dropped(stream: bool, fields: dict[s
 def test_prompt_tokens_decide_whether_the_tools_were_dropped(prompt_tokens: int, requests: int) -> None:
     """Far more than the messages can take: they were. Far fewer than the tools need: they were not. Else it is asked."""
     exchange = make(options=TextOptions(), messages=[{"role": "user", "content": "What is the weather in Paris?"}])
-    count, again = 1, exchange.answer(completion("It is sunny.", prompt_tokens=prompt_tokens))[1]
+    count, again = 1, exchange.read_whole(completion("It is sunny.", prompt_tokens=prompt_tokens))[1]
     while again:
-        count, again = count + 1, exchange.answer(completion("It is sunny."))[1]
+        count, again = count + 1, exchange.read_whole(completion("It is sunny."))[1]
     assert requests == count
 
 
@@ -94,10 +94,10 @@ def test_undecided_probe_is_sent_with_answers_one_two_four_and_eight() -> None:
     memory, asked = Capabilities(), []
     for number in range(1, 10):
         exchange = make(memory, options=TextOptions())
-        if exchange.answer(completion("Hello."))[1]:
+        if exchange.read_whole(completion("Hello."))[1]:
             asked.append(number)
             assert ("Hello.", False) == (
-                json.loads(exchange.answer(completion("Other."))[0])["choices"][0]["message"]["content"],
+                json.loads(exchange.read_whole(completion("Other."))[0])["choices"][0]["message"]["content"],
                 False,
             )
     assert [1, 2, 4, 8] == asked
@@ -106,8 +106,8 @@ def test_undecided_probe_is_sent_with_answers_one_two_four_and_eight() -> None:
 def test_usage_includes_discarded_answers() -> None:
     exchange = make(tool_choice="required")
     used = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}
-    assert exchange.answer(completion("No.", **used))[1]
-    total = json.loads(exchange.answer(completion(CALL, **used))[0])["usage"]
+    assert exchange.read_whole(completion("No.", **used))[1]
+    total = json.loads(exchange.read_whole(completion(CALL, **used))[0])["usage"]
     assert {"prompt_tokens": 20, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 8}} == total
 
 
@@ -144,7 +144,7 @@ def test_native_calls_get_ids_and_text_arguments() -> None:
         "role": "assistant",
         "tool_calls": [{"function": {"name": "get_time", "arguments": {"a": 1}}}],
     }
-    out, again = make(options=TextOptions(tools="native")).answer(json.dumps(body).encode())
+    out, again = make(options=TextOptions(tools="native")).read_whole(json.dumps(body).encode())
     call = json.loads(out)["choices"][0]["message"]["tool_calls"][0]
     assert ("get_time", '{"a": 1}', "tool_calls") == (
         call["function"]["name"],
@@ -161,8 +161,8 @@ def test_usage_includes_the_probe_if_the_first_answer_is_kept(usage_in: str, sec
     used = {"prompt_tokens": 60, "completion_tokens": 2, "total_tokens": 62}
     if usage_in == "whole":
         exchange = make(options=TextOptions())
-        assert exchange.answer(completion("Hello.", **used))[1]
-        out = exchange.answer(completion("Other.", **used))[0] if second == "stands" else exchange.fallback_response()
+        assert exchange.read_whole(completion("Hello.", **used))[1]
+        out = exchange.read_whole(completion("Other.", **used))[0] if second == "stands" else exchange.fallback_response()
         usages = [json.loads(out or b"{}")["usage"]]
     else:
         exchange = make(options=TextOptions(), stream=True, stream_options={"include_usage": usage_in == "usage apart"})

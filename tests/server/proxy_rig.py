@@ -196,7 +196,6 @@ class FakeExchange:
         self._encoder = ChatEncoder()
 
     steps = Exchange.steps
-    _adapt = Exchange._adapt
     _encoder = ChatEncoder()
     _needs_description = False
     _logged = None
@@ -230,7 +229,7 @@ class FakeExchange:
             return b"", True
         return b"data: [DONE]\n\n", False
 
-    def answer(self, body: bytes) -> tuple[bytes, bool]:
+    def read_whole(self, body: bytes) -> tuple[bytes, bool]:
         if self.rounds < self.fake.get("again", 0):
             self.rounds += 1
             return b"", True

@@ -15,8 +15,8 @@ from patchbay.doctor.reachability import HELLO
 from patchbay.doctor.server import ExaminedServer
 from patchbay.formats import FORMATS
 from patchbay.formats.render import WRITERS, format_for, render_calls
-from patchbay.models.capabilities import Roles
 from patchbay.models.options import TextOptions
+from patchbay.models.roles import Roles
 from patchbay.types import ToolCall
 
 MOST_TOKENS: Final = 512
@@ -90,9 +90,9 @@ async def try_tools(server: ExaminedServer) -> Result:
     facts.tools = "native"
     modes = [name for name, each in (("required", required), ("auto", free)) if each.native_calls]
     seen = f"It calls tools natively, with tool_choice {' and '.join(modes)}"
-    if required.native_calls and not required.accepts.choice_in_words:
+    if required.native_calls and not required.accepts.tool_choice_in_words:
         return "ok", f"{seen}.", ""
-    how = "refused" if required.accepts.choice_in_words else "not kept"
+    how = "refused" if required.accepts.tool_choice_in_words else "not kept"
     return "note", f"{seen}; tool_choice required is {how}.", _NO_WAY + "asks in words and again where a call is demanded."
 
 

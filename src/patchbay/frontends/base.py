@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from patchbay._text import one_line, printable
 from patchbay.errors import InvalidRequestError, PatchbayError
 from patchbay.formats.events import CallArguments, CallEnd, CallStart, ReasoningDelta, TextDelta
-from patchbay.models.encoder import NULL, AnswerEncoder, ByteEncoder
-from patchbay.models.parts import NO_HEAD, Answer, AnswerChoice, AnswerHead, OtherFields, Part, reasoning_of, text_in
+from patchbay.models.encoder import AnswerEncoder, ByteEncoder
+from patchbay.models.parts import NO_HEAD, NO_LOGPROBS, Answer, AnswerChoice, AnswerHead, OtherFields, Part, reasoning_of, text_in
 from patchbay.models.providers import turn_start
 from patchbay.models.request import read_json
 from patchbay.models.wire import encode
@@ -74,7 +74,7 @@ class FrontendEncoder(ByteEncoder, ABC):
     def begin_answer(self, head: AnswerHead) -> None:
         self._head = head
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:  # noqa: ARG002
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> bytes:  # noqa: ARG002
         if isinstance(part, TextDelta):
             return self.text(part.text)
         if isinstance(part, CallArguments):

@@ -1,8 +1,9 @@
 """Models: send tools to a model and read its calls, natively or as text.
 
-``exchange`` is one request without I/O: ``request`` builds what is sent, ``answer_reader`` and ``choice`` read the answer,
-``encoder`` writes the client's, ``policy`` checks it, ``capabilities`` records what the model's server supports.
-``exchange_driver`` runs it over a server; ``wrap`` puts it under an ``openai`` client.
+``exchange`` is one request without I/O: ``request`` reads the client's, ``upstream_request`` chooses what of it is sent,
+``answer_reader`` and ``choice`` read the answer, ``policy`` checks it, ``encoder`` writes the client's. ``refusals`` reads
+errors, ``capabilities`` and ``roles`` have what a server supports. ``exchange_driver`` runs all of it over a server; ``wrap``
+puts it under an ``openai`` client.
 
 ``chat_model`` is the interface of the loop; ``openai`` and ``gemini`` implement it. ``providers`` has the differences between
 servers as data, ``tool_encoder`` encodes tools for them. ``resolve`` makes a model from its name.

@@ -231,7 +231,7 @@ class AnswerReader(Generic[Out]):
             count = fed.count(BETWEEN) + 1
             if choice.text(text, passable=encoder.passes_text):
                 run = b"\n\ndata: ".join(events[at + done : at + done + count])
-                self.out.append(encoder.passed(0, b"data: " + run + b"\n\n"))
+                self.out.append(encoder.pass_on(0, b"data: " + run + b"\n\n"))
             done += count
             begin = end + 1
         return done
@@ -323,7 +323,7 @@ class AnswerReader(Generic[Out]):
         if held or not isinstance(value, dict) or value.get("error"):
             raise UpstreamError(f"The upstream sent an event that is no chunk: {error_message(data)}", body=excerpt(data))
         if self._encoder.passes_text:
-            self.out.append(self._encoder.passed(0, sse_event(data)))
+            self.out.append(self._encoder.pass_on(0, sse_event(data)))
 
     def _read_choices(self, data: bytes | None, choices: Sequence[Choice]) -> None:
         """Read a chunk's choices: pass the chunk on unchanged, or send its parts."""
@@ -341,8 +341,8 @@ class AnswerReader(Generic[Out]):
                 choice.ended = choice.ended or given.finish_reason is not None
         only = self._choice(choices[0].index)
         if untouched and data is not None:
-            self.out.append(self._encoder.passed(only.index, sse_event(data)))
-            only.passed()
+            self.out.append(self._encoder.pass_on(only.index, sse_event(data)))
+            only.note_passed_on()
         elif not self._encoder.passes_text:
             untouched = len(choices) == 1 and not (only.hold or only.ended)
         if untouched and self._count == 1 and not only.tentative:

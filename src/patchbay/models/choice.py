@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, ReasoningDelta, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
 from patchbay.models.native_calls import NativeCalls
-from patchbay.models.parts import InvalidCall, OtherFields, Part
+from patchbay.models.parts import NO_LOGPROBS, InvalidCall, OtherFields, Part
 from patchbay.models.policy import ChoiceOutcome, Policy
 from patchbay.types import ToolCall
-
-NO_LOGPROBS: Final = b"null"
 
 Send = Callable[[int, Part, bytes], bool]
 """Sends a part of a choice, with the logprobs of its chunk as JSON; returns whether the client sees anything of it."""
@@ -151,7 +149,7 @@ class ChoiceReader:
         self._admit(parts, self._native_calls)
         return False
 
-    def passed(self) -> None:
+    def note_passed_on(self) -> None:
         """Note that a chunk was passed on unchanged."""
         self.has_sent = True
         self.visible = self.visible or self._has_text or self._indices > 0

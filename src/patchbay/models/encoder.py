@@ -7,17 +7,25 @@ the events of a ChatModel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from patchbay.errors import PatchbayError
 from patchbay.formats.events import CallArguments, CallStart, ReasoningDelta, TextDelta
 from patchbay.models.chat_model import ModelEvent, ModelReply
 from patchbay.models.error_bodies import as_patchbay_error, error_body
-from patchbay.models.parts import Answer, AnswerChoice, AnswerHead, CallExtra, OtherFields, Part, reasoning_of, text_in
+from patchbay.models.parts import (
+    NO_LOGPROBS,
+    Answer,
+    AnswerChoice,
+    AnswerHead,
+    CallExtra,
+    OtherFields,
+    Part,
+    reasoning_of,
+    text_in,
+)
 from patchbay.models.wire import DONE, encode, sse_event
 from patchbay.types import NO_USAGE, Usage
-
-NULL: Final = b"null"
 
 Out = TypeVar("Out")
 """What an encoder writes: bytes for a client, or events for a caller in the same process."""
@@ -30,7 +38,7 @@ class AnswerEncoder(Protocol[Out]):
     """Writes one answer: ``choice`` numbers its choices, from 0.
 
     ``passes_text``: the client reads the upstream's own chunks, so those that need no change may be sent as they are
-    (``passed``). ``passes_calls``: also those with native calls. ``keeps_invalid``: invalid calls are written too, for an
+    (``pass_on``). ``passes_calls``: also those with native calls. ``keeps_invalid``: invalid calls are written too, for an
     executor that answers them. The results are to be sent at once; they may be empty.
     """
 
@@ -44,10 +52,10 @@ class AnswerEncoder(Protocol[Out]):
     def begin_answer(self, head: AnswerHead) -> None:
         """Set the fields of the answer as a whole; no effect after the first part."""
 
-    def passed(self, choice: int, data: bytes) -> Out:
+    def pass_on(self, choice: int, data: bytes) -> Out:
         """Return a chunk that needs no change, and note that its choice has begun."""
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Out:
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> Out:
         """Write a part. ``logprobs`` is JSON."""
 
     def finish(self, choice: int, reason: str, **more: Any) -> Out:
@@ -75,7 +83,7 @@ class ByteEncoder:
     def begin_answer(self, head: AnswerHead) -> None:
         pass
 
-    def passed(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
+    def pass_on(self, choice: int, data: bytes) -> bytes:  # noqa: ARG002
         return data
 
 
@@ -92,10 +100,10 @@ class _Collector(Generic[Out]):
     def begin_answer(self, head: AnswerHead) -> None:
         self.answer.head = head
 
-    def passed(self, choice: int, data: bytes) -> Out:  # noqa: ARG002  (never called)
+    def pass_on(self, choice: int, data: bytes) -> Out:  # noqa: ARG002  (never called)
         return self.join(())
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Out:
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> Out:
         self.answer.choice(choice).add(part, logprobs)
         return self.join(())
 
@@ -132,7 +140,7 @@ class EventEncoder(_Collector[Events]):
     def join(self, pieces: Iterable[Events]) -> Events:
         return [event for piece in pieces for event in piece]
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> Events:
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> Events:
         super().part(choice, part, logprobs)
         if choice:
             return []
@@ -150,7 +158,7 @@ class EventEncoder(_Collector[Events]):
         self.answer = answer
         first = answer.first
         usage = NO_USAGE if answer.usage is None else Usage.from_openai(answer.usage)
-        return [(ModelReply(first.reply(), first.finish, usage), NULL)]
+        return [(ModelReply(first.reply(), first.finish, usage), NO_LOGPROBS)]
 
 
 class ChatEncoder(ByteEncoder):
@@ -166,11 +174,11 @@ class ChatEncoder(ByteEncoder):
         if not self._opened:
             self._head = b"data: " + encode(_head_fields(head, "chat.completion.chunk"))[:-1] + b',"choices":['
 
-    def passed(self, choice: int, data: bytes) -> bytes:
+    def pass_on(self, choice: int, data: bytes) -> bytes:
         self._opened.add(choice)
         return data
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> bytes:
         if isinstance(part, CallArguments):
             return (
                 b'%s{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]},'
@@ -180,7 +188,7 @@ class ChatEncoder(ByteEncoder):
         return b"" if delta is None else self._delta(choice, delta, logprobs)
 
     def finish(self, choice: int, reason: str, **more: Any) -> bytes:
-        chunk = self._chunk(choice, b"{}", NULL, encode(reason))
+        chunk = self._chunk(choice, b"{}", NO_LOGPROBS, encode(reason))
         return b"%s,%s\n\n" % (chunk[:-3], encode(more)[1:]) if more else chunk
 
     def usage(self, usage: Any) -> bytes:
@@ -228,7 +236,7 @@ class ChatEncoder(ByteEncoder):
         if choice not in self._opened:
             self._opened.add(choice)
             delta = {"role": "assistant", **delta}
-        return self._chunk(choice, encode(delta), logprobs, NULL)
+        return self._chunk(choice, encode(delta), logprobs, b"null")
 
     def _chunk(self, choice: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
         return b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]}\n\n' % (self._head, choice, delta, logprobs, reason)
@@ -277,7 +285,7 @@ class LegacyChatEncoder(ChatEncoder):
 
     passes_calls = False
 
-    def part(self, choice: int, part: Part, logprobs: bytes = NULL) -> bytes:
+    def part(self, choice: int, part: Part, logprobs: bytes = NO_LOGPROBS) -> bytes:
         delta = _delta_of(part)
         if delta is None:
             return b""

@@ -19,7 +19,7 @@ from patchbay.formats.parser import StreamParser, random_call_id
 from patchbay.formats.values.tool_names import ToolRules, make_rules
 from patchbay.models.answer_reader import AnswerReader, read_completion
 from patchbay.models.attempt import Attempt, AttemptLog
-from patchbay.models.capabilities import Capabilities, ServerFacts
+from patchbay.models.capabilities import Capabilities, Mode, ServerFacts
 from patchbay.models.choice import ChoiceReader, Send
 from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
 from patchbay.models.native_calls import NativeCalls
@@ -28,14 +28,14 @@ from patchbay.models.policy import (
     ChoiceOutcome,
     ask_for_answer,
     ask_for_arguments,
-    ask_for_choice,
     ask_for_repair,
+    ask_for_tool_choice,
     describe_invalid,
     schema_error_messages,
     sum_usage,
 )
 from patchbay.models.request import ChatCompletionBody
-from patchbay.models.upstream_request import Kind, UpstreamRequestBuilder
+from patchbay.models.upstream_request import UpstreamRequestBuilder
 from patchbay.models.wire import Chunk
 
 _NO_TOOLS: Final = make_rules((), "text")
@@ -83,8 +83,8 @@ class Verdict(Enum):
     """The client gets the probe's answer."""
 
 
-class _Attempt(Generic[Out]):
-    """One request to the upstream and its answer, None until it comes. ``verdict`` is None until the answer was judged."""
+class _CurrentAttempt(Generic[Out]):
+    """The attempt that is made now. ``reader`` is None until its answer comes, ``verdict`` until that was judged."""
 
     def __init__(self, purpose: Purpose) -> None:
         self.purpose = purpose
@@ -123,7 +123,7 @@ class Exchange(Generic[Out]):
         self, body: bytes, options: TextOptions, capabilities: Capabilities, encoder: AnswerEncoder[Out] | None = None
     ) -> None:
         """``encoder`` writes the client's answer, by default as chat completions."""
-        self._client_request = client_request = ChatCompletionBody(body, options, always_read=encoder is not None)
+        self._client_request = client_request = ChatCompletionBody(body, options, is_translated=encoder is not None)
         self._options = client_request.options
         self.model = client_request.model
         self.client_streams = client_request.stream
@@ -142,7 +142,7 @@ class Exchange(Generic[Out]):
         """Keeps the attempts."""
         self._logged: Attempt | None = None
         """The last attempt in the log."""
-        self._attempt: _Attempt[Out] = _Attempt(Purpose.ANSWER)
+        self._attempt: _CurrentAttempt[Out] = _CurrentAttempt(Purpose.ANSWER)
         self._fallback: AnswerReader[Out] | None = None
         """The answer of a probe, while the contract is tried."""
         self._spent: list[Mapping[str, Any]] = []
@@ -164,7 +164,7 @@ class Exchange(Generic[Out]):
     def _begin(self, server: ServerFacts | None) -> None:
         """Begin with what is known of the model and its server. Raises InvalidRequestError."""
         self._known = self._capabilities.of(self._client_request.model)
-        self._builder = UpstreamRequestBuilder(self._client_request, self._known, self._first_kind(), server)
+        self._builder = UpstreamRequestBuilder(self._client_request, self._known, self._first_mode(), server)
         self._needs_description = server is None and (self._is_learning or self._builder.may_constrain)
         probes = self._is_learning and self._capabilities.doubts and self._known.probe_due
         self._begin_attempt(Purpose.PROBE if probes else Purpose.ANSWER)
@@ -174,7 +174,7 @@ class Exchange(Generic[Out]):
         """Whether ``request`` asks for a stream, which may be one of a whole answer."""
         return self.client_streams if self.transparent else self._builder.streams
 
-    def _first_kind(self) -> Kind:
+    def _first_mode(self) -> Mode:
         tools, mode = self._client_request.request_tools, self._options.tools
         assert tools is not None
         if tools.specs == ():
@@ -192,7 +192,7 @@ class Exchange(Generic[Out]):
     def _begin_attempt(self, purpose: Purpose) -> None:
         self.request = self._builder.body(wants_usage=purpose is Purpose.PROBE)
         self.finished = False
-        self._attempt = _Attempt(purpose)
+        self._attempt = _CurrentAttempt(purpose)
         if not self.client_streams:
             self._encoder = WholeEncoder(self._own_encoder)
 
@@ -220,8 +220,8 @@ class Exchange(Generic[Out]):
                     yield Step.RECEIVE
                     out, again = self.end_attempt()
                 elif not isinstance(response, UpstreamRejection):
-                    out, again = self.answer(response)
-                elif not self._adapt(response):
+                    out, again = self.read_whole(response)
+                elif not self.on_upstream_error(response.status, response.text):
                     raise response.error  # noqa: TRY301  (there may be a fallback)
             except Exception:
                 saved = self.fallback_response()
@@ -245,19 +245,13 @@ class Exchange(Generic[Out]):
             self._client_request.given,
             now,
             self._attempt.purpose,
-            upstream.kind if self._offered else "",
+            upstream.mode if self._offered else "",
             constraint.kind if constraint.fields else "",
             constraint.reason,
             self._offered,
             self._options,
         )
         log.add_attempt(self._logged)
-
-    def _adapt(self, response: UpstreamRejection) -> bool:
-        """Note the error status of an attempt, and handle it; see ``on_upstream_error``."""
-        if self._logged is not None:
-            self._logged.status, self._logged.ended = response.status, time.time()
-        return self.on_upstream_error(response.status, response.text)
 
     def _supersede(self) -> None:
         """Note that an earlier attempt gave the answer."""
@@ -266,6 +260,8 @@ class Exchange(Generic[Out]):
 
     def on_upstream_error(self, status: int, text: str) -> bool:
         """Handle an error status. True: send the next request, without the roles, format, ``tool_choice`` or tools refused."""
+        if self._logged is not None:
+            self._logged.status, self._logged.ended = status, time.time()
         if self.transparent:
             return False
         tools, upstream = self._client_request.request_tools, self._builder
@@ -273,7 +269,7 @@ class Exchange(Generic[Out]):
         if not (change := upstream.adapt(status, text, may_use_text=may_use_text)):
             return False
         self.reasons.append(f"HTTP {status}: {change}")
-        probes = self._attempt.purpose is Purpose.PROBE and upstream.kind == "text"
+        probes = self._attempt.purpose is Purpose.PROBE and upstream.mode == "text"
         self._begin_attempt(Purpose.ANSWER if probes else self._attempt.purpose)
         return True
 
@@ -302,7 +298,7 @@ class Exchange(Generic[Out]):
             self.finished = True
         return reader.pop_out()
 
-    def answer(self, response: bytes | Mapping[str, Any]) -> tuple[Out, bool]:
+    def read_whole(self, response: bytes | Mapping[str, Any]) -> tuple[Out, bool]:
         """Read a whole answer, its body or decoded; return what to write, and whether to ask again.
 
         Raises UpstreamError for an answer that cannot be read, and as ``end_attempt``.
@@ -402,7 +398,7 @@ class Exchange(Generic[Out]):
         self._is_learning = False
         if called:
             ways = {"native": "it called a tool by itself", "text": "it wrote a call once its tools were in the prompt"}
-            self._known.learn_mode(self._builder.kind, ways[self._builder.kind])
+            self._known.learn_mode(self._builder.mode, ways[self._builder.mode])
         else:
             self._known.count_open_answer()
 
@@ -490,7 +486,7 @@ class Exchange(Generic[Out]):
             raise ToolChoiceError(policy.error_message(asked))
         self._rounds["choice"] += 1
         self.reasons.append(f"{'invalid arguments' if outcome.invalid else 'tool_choice was not met'}: asked again")
-        again = ask_for_arguments(outcome) if outcome.invalid else ask_for_choice(outcome, policy.complaint())
+        again = ask_for_arguments(outcome) if outcome.invalid else ask_for_tool_choice(outcome, policy.complaint())
         self._builder.extra += again
         return True
 
@@ -569,11 +565,11 @@ class Exchange(Generic[Out]):
     # what came of it
 
     @property
-    def mode(self) -> Literal["", "native", "text"]:
+    def mode(self) -> Literal[""] | Mode:
         """How the model gets its tools; "" without tools."""
         if not self._offered:
             return ""
-        return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._builder.kind
+        return "native" if self.fell_back or self._attempt.verdict is Verdict.FALLBACK else self._builder.mode
 
     @property
     def constraint(self) -> Literal["", "grammar", "schema"]:

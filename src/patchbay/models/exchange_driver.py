@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from patchbay.errors import PatchbayError, UpstreamError
+from patchbay.models.capabilities import ModelCapabilities
 from patchbay.models.chat_model import ModelEvent, ModelReply
 from patchbay.models.encoder import Events, Out
 from patchbay.models.exchange import Exchange, Step, UpstreamRejection
-from patchbay.models.providers import Provider
+from patchbay.models.providers import REASONING_FIELDS, Provider, keep_fields, without_fields
+from patchbay.models.refusals import complained_of, demands_reasoning, dispensable_fields
 from patchbay.models.tool_encoder import EncodedTools
 from patchbay.models.wire import Chunk
 
@@ -111,3 +113,46 @@ async def read_events(
                     yield ModelReply(tools.own(event.reply), reason, event.usage), logprobs
                 elif stream:
                     yield event, logprobs
+
+
+async def ask_without_refused_fields(
+    ask: Callable[[dict[str, Any]], Awaitable[AsyncGenerator[Events, None]]],
+    body: dict[str, Any],
+    known: ModelCapabilities,
+    sent_back: frozenset[str],
+) -> AsyncGenerator[Events, None]:
+    """Call ``ask``, and again without fields that the server refuses by name, or with reasoning that it demands; record both.
+
+    What concerns tools, roles or formats is retried inside of ``ask``, by the exchange. ``sent_back`` are the fields of messages
+    that its provider knows. The last exception of ``ask`` is raised.
+    """
+    refused, all_reasoning, demanded = set(known.refused), known.all_reasoning, False
+    while True:
+        sent = _without_fields(body, sent_back, refused, all_reasoning=all_reasoning)
+        try:
+            answer = await ask(sent)
+        except UpstreamError as error:
+            if demands_reasoning(error):
+                refused -= REASONING_FIELDS
+                all_reasoning = demanded = True
+                if _without_fields(body, sent_back, refused, all_reasoning=True) == sent:
+                    raise
+                continue
+            named = complained_of(error, sent)
+            if demanded:
+                named -= REASONING_FIELDS
+            if not named:
+                raise
+            refused |= named
+        else:
+            known.refused, known.all_reasoning = refused, all_reasoning
+            return answer
+
+
+def _without_fields(body: dict[str, Any], kept: frozenset[str], refused: set[str], *, all_reasoning: bool) -> dict[str, Any]:
+    """Leave out of a body the refused parameters, and of its messages the refused fields and those that are not ``kept``."""
+    messages = keep_fields(body["messages"], kept, all_reasoning=all_reasoning and not kept.isdisjoint(REASONING_FIELDS))
+    body = {**body, "messages": messages}
+    if not refused or refused.isdisjoint(dispensable_fields(body)):
+        return body
+    return {key: value for key, value in body.items() if key not in refused} | {"messages": without_fields(messages, refused)}

@@ -23,15 +23,22 @@ from patchbay._trace import trace_headers
 from patchbay.constraints.backends import Backend, backend_of
 from patchbay.errors import ConfigurationError, UpstreamError
 from patchbay.models.attempt import ATTEMPT_LOG
-from patchbay.models.capabilities import Capabilities, request_with_retries
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.chat_model import ChatRequest, ModelEvent
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.error_bodies import client_errors
 from patchbay.models.exchange import Exchange, UpstreamRejection
-from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, AsyncUpstream, open_answer, read_events
+from patchbay.models.exchange_driver import (
+    DESCRIBES_LATER,
+    DESCRIBING,
+    AsyncUpstream,
+    ask_without_refused_fields,
+    open_answer,
+    read_events,
+)
 from patchbay.models.options import TextOptions
 from patchbay.models.providers import Provider, provider_at
-from patchbay.models.sdk import raw_post
+from patchbay.models.sdk import REQUEST_OPTIONS, raw_post
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import Chunk, decode, decode_chunk, encode
 from patchbay.tools.threads import run_in_thread
@@ -160,13 +167,13 @@ class OpenAIChatModel:
         if request.stream:
             body = {"stream_options": {"include_usage": True}, **body, "stream": True}
         known = self._capabilities.of(body["model"])
-        answer = await request_with_retries(self._request, body, known, self._provider.sent_back)
+        answer = await ask_without_refused_fields(self._request, body, known, self._provider.sent_back)
         async with aclosing(read_events(answer, tools, self._provider, stream=request.stream)) as events:
             async for event, _ in events:
                 yield event
 
     async def _request(self, body: dict[str, Any]) -> AsyncGenerator[Events, None]:
-        call: dict[str, Any] = {name: body[name] for name in _NOT_OF_THE_BODY if name in body}
+        call: dict[str, Any] = {name: body[name] for name in REQUEST_OPTIONS if name in body}
         sent = {name: value for name, value in body.items() if name not in call and name != "extra_body"}
         if headers := trace_headers():
             call["extra_headers"] = {**headers, **(call.get("extra_headers") or {})}
@@ -174,10 +181,6 @@ class OpenAIChatModel:
         exchange.log = ATTEMPT_LOG.get()
         client, post = self._client, self._post
         return await open_answer(exchange, _LookAlikeUpstream(client, call) if post is None else _SdkUpstream(client, call, post))
-
-
-_NOT_OF_THE_BODY: Final = ("extra_headers", "extra_query", "timeout")
-"""Arguments of ``create`` that are not members of the body."""
 
 
 class _ClientUpstream(AsyncUpstream, ABC):

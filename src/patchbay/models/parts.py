@@ -74,6 +74,7 @@ class AnswerHead(msgspec.Struct, frozen=True):
 
 
 NO_HEAD: Final = AnswerHead()
+NO_LOGPROBS: Final = b"null"
 
 
 class AnswerChoice:
@@ -88,9 +89,9 @@ class AnswerChoice:
         self._calls: dict[int, ToolCall | IncompleteCall] = {}
         self._extra: dict[int, Mapping[str, Any]] = {}
 
-    def add(self, part: Part, logprobs: bytes = b"null") -> None:
+    def add(self, part: Part, logprobs: bytes = NO_LOGPROBS) -> None:
         """Add a part, with the logprobs of its chunk as JSON."""
-        if logprobs != b"null":
+        if logprobs != NO_LOGPROBS:
             self.logprobs = merged_fields(self.logprobs, decode(logprobs))
         if isinstance(part, TextDelta):
             self._text.append(part.text)

@@ -145,18 +145,7 @@ def _offered(chosen: list[Any], names: frozenset[str]) -> frozenset[str]:
 
 _NO_JSON: Final = "it is not JSON"
 _MOST_REMEMBERED: Final = 64 * 1024
-_MOST_READ: Final = 4096
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
-_FORMAT: Final = (
-    r"(?:response[_ ]?format|json[_ ](?:mode|schema|object|response|output)|response mime ?type|structured output|guided[_ ]\w+"
-    r"|grammar)"
-)
-_NOT_TAKEN: Final = (
-    r"(?:not|n't|un)[ -]?(?:yet )?(?:support|available|allow|permit|compatible|implement)|unsupported|unavailable|incompatible"
-    r"|cannot|can't|can not|not both|together|at the same time|combin|unknown|unrecogni[sz]ed|unexpected"
-)
-_REFUSAL: Final = re.compile(rf"{_FORMAT}[^\n]{{0,100}}(?:{_NOT_TAKEN})|(?:{_NOT_TAKEN})[^\n]{{0,100}}{_FORMAT}", re.IGNORECASE)
-_BAD_SCHEMA: Final = re.compile(r"invalid[_ ](?:json[_ ])?schema", re.IGNORECASE)
 
 
 class AnswerFormat:
@@ -244,12 +233,6 @@ def _read(raw: bytes) -> AnswerFormat | None:
 _remembered = lru_cache(maxsize=64)(_read)
 
 
-def refuses_format(status: int, text: str) -> bool:
-    """Whether an upstream's error refuses ``response_format``, other than for an invalid schema."""
-    text = text[:_MOST_READ]
-    return status in (400, 422, 500) and _REFUSAL.search(text) is not None and _BAD_SCHEMA.search(text) is None
-
-
 def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) -> list[str]:
     """Return a sentence for each call whose arguments do not fit their schema."""
     if not specs or not calls:
@@ -265,7 +248,7 @@ def schema_error_messages(specs: Sequence[ToolSpec], calls: Sequence[ToolCall]) 
     return complaints
 
 
-def ask_for_choice(outcome: ChoiceOutcome, complaint: str) -> list[Message]:
+def ask_for_tool_choice(outcome: ChoiceOutcome, complaint: str) -> list[Message]:
     """Return the messages to send after an answer that broke ``tool_choice``."""
     return [{"role": "assistant", "content": outcome.text}, {"role": "user", "content": complaint}]
 
@@ -305,7 +288,7 @@ def ask_for_repair(outcome: ChoiceOutcome, complaints: Sequence[str]) -> list[Me
             *({"role": "tool", "tool_call_id": call.id, "content": f"Not run. {complaint}"} for call in outcome.calls),
         ]
     complaint += " None of your calls was run. Write all of them again, with the arguments fixed."
-    return ask_for_choice(outcome, complaint)
+    return ask_for_tool_choice(outcome, complaint)
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ to turn; they are rendered for text models only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,13 +23,13 @@ from patchbay.formats.contract import render_contract, render_tool_choice
 from patchbay.formats.render import Writer, writer_for
 from patchbay.formats.render.brief import brief_examples, brief_instructions
 from patchbay.formats.render.fenced import takes_text
-from patchbay.formats.render.writer import ReservedText
 from patchbay.formats.spec import Format
 from patchbay.formats.values.tool_names import ToolRules, make_rules
-from patchbay.models.capabilities import INSTRUCTION_ROLES, Roles, Unsupported, refused_fields, refuses_media
+from patchbay.models.capabilities import Unsupported
 from patchbay.models.options import TextOptions
 from patchbay.models.policy import AnswerFormat, Policy, demands_call, read_answer_format, read_policy
-from patchbay.models.providers import developer_as_system
+from patchbay.models.refusals import refused_fields, refuses_media
+from patchbay.models.roles import INSTRUCTION_ROLES, Roles, leading_instructions, with_roles
 from patchbay.models.wire import Raw, decode, encode
 from patchbay.transcript import flatten_messages, text_of
 from patchbay.types import Message, ToolCall, ToolSpec, read_specs
@@ -164,73 +164,6 @@ def _field(fields: dict[str, Raw], name: str, kind: type, words: str, *, optiona
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or value == "":
         raise InvalidRequestError(f"'{name}' must be {words}.", param=name)
     return value
-
-
-_TAG: Final = "system_instruction"
-_MARKS: Final = ReservedText((f"<{_TAG}",))
-
-
-def with_roles(messages: Sequence[Message], roles: Roles) -> list[Message]:
-    """Convert messages to the roles that the server takes.
-
-    Instructions as text of the user are put between tags that no other user message, and no tool result in one, can write.
-    """
-    if roles is Roles.NO_DEVELOPER:
-        return developer_as_system(messages)
-    at = [index for index, message in enumerate(messages) if message.get("role") in INSTRUCTION_ROLES]
-    if roles is Roles.ALL or not at:
-        return list(messages)
-    leading = leading_instructions(messages)
-    kept = leading if roles is Roles.SYSTEM_FIRST else 0
-    view: list[Message] = []
-    if kept:
-        content = messages[0].get("content") if kept == 1 else _joined(messages[:kept])
-        view.append({**messages[0], "role": "system", "content": content})
-    rest = list(messages[kept:])
-    if len(at) > kept:
-        rest = [_as_marked_text(message) if message.get("role") in INSTRUCTION_ROLES else _escaped(message) for message in rest]
-        if leading > kept and leading < len(rest) and rest[leading].get("role") == "user":
-            # Merge into the user's first message: templates without a system role mostly require alternating roles.
-            first = rest[leading]
-            rest = [{**first, "content": _prepend(_joined(rest[:leading]), first.get("content"))}, *rest[leading + 1 :]]
-    return [*view, *rest]
-
-
-def leading_instructions(messages: Sequence[Message]) -> int:
-    """Return the number of leading messages that are instructions."""
-    for index, message in enumerate(messages):
-        if message.get("role") not in INSTRUCTION_ROLES:
-            return index
-    return len(messages)
-
-
-def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
-    return "\n\n".join(text_of(message.get("content")) for message in messages)
-
-
-def _prepend(text: str, content: Any) -> Any:
-    if isinstance(content, list):
-        return [{"type": "text", "text": text}, *content]
-    return f"{text}\n\n{text_of(content)}"
-
-
-def _as_marked_text(message: Message) -> Message:
-    return {"role": "user", "content": f"<{_TAG}>\n{_MARKS.escape(text_of(message.get('content')))}\n</{_TAG}>"}
-
-
-def _escaped(message: Message) -> Message:
-    content = message.get("content")
-    if message.get("role") != "user":
-        return message
-    if isinstance(content, str):
-        return {**message, "content": _MARKS.escape(content)}
-    if not isinstance(content, list):
-        return message
-    parts = [
-        {**part, "text": _MARKS.escape(part["text"])} if isinstance(part, dict) and isinstance(part.get("text"), str) else part
-        for part in content
-    ]
-    return {**message, "content": parts}
 
 
 _logger = logging.getLogger(__name__)
@@ -369,11 +302,11 @@ def _function_names(tools: list[Any]) -> frozenset[str]:
 class ChatCompletionBody(RequestFields):
     """A body of ``POST /chat/completions`` with its tools read. Raises InvalidRequestError."""
 
-    def __init__(self, body: bytes, options: TextOptions, *, always_read: bool = False) -> None:
-        """``always_read``: the answer is parsed even without tools; the body is then not what the client wrote."""
+    def __init__(self, body: bytes, options: TextOptions, *, is_translated: bool = False) -> None:
+        """``is_translated``: the body is not what the client wrote, so the answer is parsed even without tools."""
         super().__init__(body)
-        self._is_translated = always_read
-        self.options = self._options = options = self._with_own_options(options)
+        self._is_translated = is_translated
+        self.options = options = self._with_own_options(options)
         self._format = options.prompt_format(self.model)
         self.request_tools: RequestTools | None = None
         self.policy = Policy()
@@ -393,7 +326,7 @@ class ChatCompletionBody(RequestFields):
                 self.policy = read_policy(self._tool_choice, parallel, self.request_tools.names)
         elif demands_call(self.value("tool_choice")):
             raise InvalidRequestError("'tool_choice' demands a call, but the request has no 'tools'.", param="tool_choice")
-        elif always_read:
+        elif is_translated:
             self.request_tools = RequestTools((), frozenset(), make_rules((), "text"), options, self._format)
             self._drop({"tool_choice", "parallel_tool_calls"})  # servers refuse them without tools
 
@@ -468,15 +401,15 @@ class ChatCompletionBody(RequestFields):
         words = sum(len(text_of(content).split()) for role, content in contents if role in ("user", *INSTRUCTION_ROLES))
         return False if words <= tokens < (words + self.request_tools.words) * 3 // 4 else None
 
-    def native(
-        self, extra: list[Message], added: dict[str, Any], *, choice_in_words: bool, format_apart: bool, roles: Roles
+    def native_body(
+        self, extra: list[Message], added: dict[str, Any], *, tool_choice_in_words: bool, format_apart: bool, roles: Roles
     ) -> bytes:
         """Return the client's body with ``extra`` messages appended, and with the fields ``added``.
 
-        ``choice_in_words``: the server takes no ``tool_choice``, so it is moved into the prompt. ``format_apart``: the server
-        takes no ``response_format`` beside tools, so that is moved into the prompt.
+        ``tool_choice_in_words``: the server takes no ``tool_choice``, so it is moved into the prompt; ``format_apart``: the same
+        for a server that takes no ``response_format`` beside tools.
         """
-        in_words = choice_in_words and self.chooses
+        in_words = tool_choice_in_words and self.restricts_calls
         apart = format_apart and self.answer_format is not None
         if not (extra or added or in_words or apart or roles is not Roles.ALL):
             self.check_messages()
@@ -492,7 +425,7 @@ class ChatCompletionBody(RequestFields):
         fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
         return encode({**fields, **added, "messages": [*view, *extra]})
 
-    def answer_alone(
+    def answer_alone_body(
         self, extra: list[Message], added: dict[str, Any], *, as_text: bool, format_in_words: bool, roles: Roles
     ) -> bytes:
         """Return the body that asks for the answer in ``response_format``, without tools.
@@ -534,16 +467,16 @@ class ChatCompletionBody(RequestFields):
         return "\n".join(said)
 
     @property
-    def chooses(self) -> bool:
+    def restricts_calls(self) -> bool:
         """Whether the client's ``tool_choice`` restricts the model."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
-    def text(self, extra: list[Message], added: dict[str, Any], *, roles: Roles) -> bytes:
+    def text_body(self, extra: list[Message], added: dict[str, Any], *, roles: Roles) -> bytes:
         """Return the body for a model that only knows text: without tools, the contract in its system message."""
         assert self.request_tools is not None
         if self.request_tools.problem is not None:
             raise self.request_tools.problem
-        options = self._options
+        options = self.options
         view = self._flat()
         is_brief = options.copy_arguments and options.template is None and not self.policy.forbidden
         contract = "" if self.policy.forbidden else self.request_tools.contract
@@ -577,7 +510,7 @@ class ChatCompletionBody(RequestFields):
 
     def _flat(self) -> list[Message]:
         """Return the messages without tool roles."""
-        options, tools = self._options, self.request_tools
+        options, tools = self.options, self.request_tools
         return flatten_messages(
             self.messages,
             format=self._format,

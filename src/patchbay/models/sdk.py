@@ -14,8 +14,8 @@ from patchbay.models.wire import decode
 BEARER: Final = {"security": {"bearer_auth": True}}
 """The option of a request that is sent with the client's key."""
 
-_OPTIONS: Final = {"extra_headers": "headers", "extra_query": "params", "timeout": "timeout"}
-"""Options of a request, by the arguments of ``create`` that set them."""
+REQUEST_OPTIONS: Final = {"extra_headers": "headers", "extra_query": "params", "timeout": "timeout"}
+"""Options of a request, by the arguments of ``create`` that set them and are no members of the body."""
 
 
 def library_of(http_client: type) -> ModuleType:
@@ -49,7 +49,7 @@ def raw_post(client: Any) -> Callable[[bytes, Mapping[str, Any]], Any] | None:
 
     def send(body: bytes, call: Mapping[str, Any]) -> Any:
         given = {"content": body} if as_bytes else {"body": decode(body)}
-        options = {**BEARER, **{_OPTIONS[name]: value for name, value in call.items()}}
+        options = {**BEARER, **{REQUEST_OPTIONS[name]: value for name, value in call.items()}}
         return post("/chat/completions", cast_to=response, options=options, stream=True, **given)
 
     return send

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from patchbay._text import one_line
 from patchbay.constraints.backends import NO_CONSTRAINT, Constraint
 from patchbay.errors import InvalidRequestError
-from patchbay.models.capabilities import (
-    FormatUse,
-    ModelCapabilities,
-    Roles,
-    ServerFacts,
+from patchbay.models.capabilities import FormatUse, Mode, ModelCapabilities, ServerFacts
+from patchbay.models.error_bodies import error_message
+from patchbay.models.policy import Policy
+from patchbay.models.refusals import (
     demands_stream,
-    fewer_roles,
     refused_fields,
-    refuses_choice,
     refuses_constraint,
+    refuses_format,
+    refuses_tool_choice,
     refuses_tools,
 )
-from patchbay.models.error_bodies import error_message
-from patchbay.models.policy import Policy, refuses_format
 from patchbay.models.request import ChatCompletionBody
+from patchbay.models.roles import Roles, fewer_roles
 from patchbay.types import Message
-
-Kind = Literal["native", "text"]
-"""How the model is given its tools: as the API's ``tools``, or in its prompt."""
 
 _NO_CALL = Policy(forbidden=True)
 
@@ -47,10 +42,10 @@ class UpstreamRequestBuilder:
     """
 
     def __init__(
-        self, client_request: ChatCompletionBody, known: ModelCapabilities, kind: Kind, server: ServerFacts | None
+        self, client_request: ChatCompletionBody, known: ModelCapabilities, mode: Mode, server: ServerFacts | None
     ) -> None:
         """``server``: None while it has not been asked what it is."""
-        self.kind = kind
+        self.mode = mode
         self.constraint = NO_CONSTRAINT
         """What the last ``body`` adds to constrain the reply."""
         self._server = server
@@ -77,52 +72,55 @@ class UpstreamRequestBuilder:
     @property
     def holds_format_back(self) -> bool:
         """Whether ``response_format`` is left out while tools may be called."""
-        return self.kind == "text" or self._accepts.format_use is not FormatUse.BESIDE_TOOLS
+        return self.mode == "text" or self._accepts.format_use is not FormatUse.BESIDE_TOOLS
 
     def body(self, *, wants_usage: bool = False) -> bytes:
         """Return the request's body; ``wants_usage``: with a stream's usage. Raises InvalidRequestError."""
-        text = self.kind == "text"
+        text = self.mode == "text"
         accepts = self._accepts
         roles = max(accepts.roles, Roles.SYSTEM_FIRST) if text else accepts.roles
         if self.format is not None and self._client_request.policy.forbidden and self.holds_format_back:
             self.format_only = True
-        self._add(wants_usage=wants_usage)
+        self._choose_fields(wants_usage=wants_usage)
         if self.format_only:
             in_words = accepts.format_use is FormatUse.NEVER
-            return self._client_request.answer_alone(self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles)
+            return self._client_request.answer_alone_body(
+                self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles
+            )
         if text:
-            return self._client_request.text(self.extra, self._added, roles=roles)
+            return self._client_request.text_body(self.extra, self._added, roles=roles)
         apart = self.format is not None and accepts.format_use is not FormatUse.BESIDE_TOOLS
-        in_words = accepts.choice_in_words
-        return self._client_request.native(self.extra, self._added, choice_in_words=in_words, format_apart=apart, roles=roles)
+        return self._client_request.native_body(
+            self.extra, self._added, tool_choice_in_words=accepts.tool_choice_in_words, format_apart=apart, roles=roles
+        )
 
-    def _add(self, *, wants_usage: bool) -> None:
+    def _choose_fields(self, *, wants_usage: bool) -> None:
         """Choose the fields beside the client's own, and whether to stream."""
-        call, tools, accepts = self._client_request, self._client_request.request_tools, self._accepts
+        client, tools, accepts = self._client_request, self._client_request.request_tools, self._accepts
         assert tools is not None
-        is_text, may_stream = self.kind == "text", "stream" not in accepts.not_added
-        self.streams = call.stream or accepts.only_streams or (is_text and may_stream and self._known.streams_usage is True)
-        self.collects = self.streams and not call.stream
-        self.asks_usage = may_stream and (self.collects or (wants_usage and call.stream and not call.include_usage))
+        is_text, may_stream = self.mode == "text", "stream" not in accepts.not_added
+        self.streams = client.stream or accepts.only_streams or (is_text and may_stream and self._known.streams_usage is True)
+        self.collects = self.streams and not client.stream
+        self.asks_usage = may_stream and (self.collects or (wants_usage and client.stream and not client.include_usage))
         self._added = {"stream": True} if self.collects else {}
-        if is_text and not self.format_only and "stop" not in accepts.not_added and tools.stop and call.value("stop") is None:
+        if is_text and not self.format_only and "stop" not in accepts.not_added and tools.stop and client.value("stop") is None:
             self._added["stop"] = [tools.stop]
         self.constraint = self._constrain()
         self._added |= self.constraint.fields
         if self.asks_usage:
-            self._added["stream_options"] = {**(call.value("stream_options") or {}), "include_usage": True}
+            self._added["stream_options"] = {**(client.value("stream_options") or {}), "include_usage": True}
 
     @property
     def may_constrain(self) -> bool:
         """Whether the reply is constrained if the server can do that."""
-        is_text = self.kind == "text" and not self.format_only
+        is_text = self.mode == "text" and not self.format_only
         return is_text and self._client_request.options.constrain != "off" and not self._client_request.constrained
 
     def _constrain(self) -> Constraint:
         """Return the constraint of the reply. Raises InvalidRequestError if there must be one and there is none."""
         server, made = self._server, NO_CONSTRAINT
         if server is None or (server.backend is None and not self._is_forced) or not self.may_constrain:
-            has_own = self._client_request.constrained and self.kind == "text" and not self.format_only
+            has_own = self._client_request.constrained and self.mode == "text" and not self.format_only
             return replace(made, reason="the request has a constraint of its own") if has_own else made
         if server.backend is not None and not self._accepts.no_constraint:
             reasons = server.reasons is not False
@@ -135,9 +133,9 @@ class UpstreamRequestBuilder:
 
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""
-        self.kind = "text"
+        self.mode = "text"
         self.extra = []
-        self._learnt.pop("choice_in_words", None)  # it was about the tools
+        self._learnt.pop("tool_choice_in_words", None)  # it was about the tools
 
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:
         """Leave out what the upstream's error refuses; return that in words, "" if the next request would be the same.
@@ -150,7 +148,8 @@ class UpstreamRequestBuilder:
             self.left_out |= self._client_request.leave_out(unsupported)
             return f"the server refuses {' and '.join(sorted({name for name, _ in unsupported}))}"
         sends_format = self.format is not None and accepts.format_use is not FormatUse.NEVER
-        is_native = self.kind == "native" and not self.format_only
+        is_native = self.mode == "native" and not self.format_only
+        sends_tool_choice = is_native and self._client_request.restricts_calls and not accepts.tool_choice_in_words
         if (fewer := self._fewer_roles(status, text)) is not None:
             self._note(roles=fewer)
             change = "the server refuses a role of messages"
@@ -160,8 +159,8 @@ class UpstreamRequestBuilder:
         elif sends_format and (self.format_only or not self.holds_format_back) and refuses_format(status, text):
             self._note(format_use=FormatUse.NEVER if self.format_only else FormatUse.ALONE)
             change = "the server refuses response_format"
-        elif is_native and self._client_request.chooses and not accepts.choice_in_words and refuses_choice(status, text):
-            self._note(choice_in_words=True)
+        elif sends_tool_choice and refuses_tool_choice(status, text):
+            self._note(tool_choice_in_words=True)
             change = "the server refuses tool_choice"
         elif is_native and may_use_text and self._client_request.constrained and refuses_format(status, text):
             self._note(constraint_alone=True)
@@ -193,7 +192,7 @@ class UpstreamRequestBuilder:
 
     def _fewer_roles(self, status: int, text: str) -> Roles | None:
         """Return the roles of messages to try next, None if the upstream's error is not about them."""
-        if self.kind != "text":
+        if self.mode != "text":
             return fewer_roles(status, text, self._client_request.messages, self._accepts.roles)
         contract = {"role": "system"}
         return fewer_roles(status, text, [*self._client_request.messages, contract], max(self._accepts.roles, Roles.SYSTEM_FIRST))

@@ -24,7 +24,7 @@ from patchbay.models.error_bodies import OURS, error_body, error_message
 from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, AsyncUpstream, drive_async
 from patchbay.models.options import TextOptions, make_options
-from patchbay.models.sdk import BEARER, is_sdks_own, library_of, takes_bytes
+from patchbay.models.sdk import BEARER, REQUEST_OPTIONS, is_sdks_own, library_of, takes_bytes
 
 if TYPE_CHECKING:
     import openai
@@ -61,8 +61,8 @@ def wrap(client: Client, **options: Any) -> Client:
 
 
 _NEEDED: Final = frozenset({"messages", "model"})
-_NOT_OF_THE_BODY: Final = frozenset({"extra_body", "extra_headers", "extra_query", "stream", "timeout"})
-"""Arguments of ``create`` that are no members of the body, or that it has to handle itself."""
+_FOR_CREATE: Final = frozenset({*REQUEST_OPTIONS, "extra_body", "stream"})
+"""Arguments that ``create`` has to handle itself."""
 
 
 def _without_transform(client: Any) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def _without_transform(client: Any) -> Callable[..., Any]:
     @functools.wraps(create)
     def direct(*args: Any, **given: Any) -> Any:
         names = given.keys()
-        is_body = as_bytes and not args and _NEEDED <= names <= known and names.isdisjoint(_NOT_OF_THE_BODY)
+        is_body = as_bytes and not args and _NEEDED <= names <= known and names.isdisjoint(_FOR_CREATE)
         if is_body and (content := _plain_json(given)) is not None:
             return post("/chat/completions", cast_to=completion, options=BEARER, content=content)
         extra = given.get("extra_body")

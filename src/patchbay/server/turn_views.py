@@ -298,7 +298,7 @@ def _request_of(attempt: Attempt) -> ChatCompletionBody | None:
     if attempt.source is None or attempt.options is None:
         return None
     try:
-        return ChatCompletionBody(attempt.source, attempt.options, always_read=True)
+        return ChatCompletionBody(attempt.source, attempt.options, is_translated=True)
     except PatchbayError:
         return None
 

@@ -14,8 +14,7 @@ from patchbay.errors import ConfigurationError, InvalidRequestError, PatchbayErr
 from patchbay.frontends.responses_answer import ResponsesEncoder, completed_fields
 from patchbay.models.attempt import ATTEMPT_LOG, Attempt, counts_of
 from patchbay.models.chat_model import ChatRequest, ModelEvent, ModelReply, ReasoningDelta, TextDelta
-from patchbay.models.encoder import NULL
-from patchbay.models.parts import Answer, AnswerHead
+from patchbay.models.parts import NO_LOGPROBS, Answer, AnswerHead
 from patchbay.server.chat.turn import ToolChatTurn, TurnText
 from patchbay.server.http import Headers
 from patchbay.transcript import text_of
@@ -132,7 +131,7 @@ class AgentModel:
     """
 
     first: Answer | None = None
-    logprobs = NULL
+    logprobs = NO_LOGPROBS
     tools = 0
 
     def __init__(self, runner: _SessionRunner, session: str, turn_id: str = "", run_id: str = "") -> None:

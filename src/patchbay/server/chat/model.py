@@ -10,12 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from patchbay.models.capabilities import Capabilities, request_with_retries
+from patchbay.models.capabilities import Capabilities
 from patchbay.models.chat_model import ChatModel, ChatRequest, ModelEvent, ModelReply
 from patchbay.models.encoder import EventEncoder, Events
 from patchbay.models.exchange import Exchange
-from patchbay.models.exchange_driver import open_answer, read_events
-from patchbay.models.parts import Answer
+from patchbay.models.exchange_driver import ask_without_refused_fields, open_answer, read_events
+from patchbay.models.parts import NO_LOGPROBS, Answer
 from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
@@ -78,7 +78,7 @@ class UpstreamModel:
         self.first: Answer | None = None
         self.last = Answer()
         self.headers: Headers = []
-        self.logprobs = b"null"
+        self.logprobs = NO_LOGPROBS
         self.usages: list[Mapping[str, Any]] = []
 
     async def respond(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -88,7 +88,7 @@ class UpstreamModel:
         body = provider.prepare({**encoded.body(request), "stream": True} if request.stream else encoded.body(request))
         if body.get("tools") is encoded.tools:
             body["tools"] = encoded.encoded
-        answer = await request_with_retries(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
+        answer = await ask_without_refused_fields(self._open, body, capabilities.of(body.get("model")), provider.sent_back)
         async with aclosing(read_events(answer, encoded, provider, stream=request.stream)) as events:
             async for event, self.logprobs in events:
                 if isinstance(event, ModelReply):

@@ -27,8 +27,8 @@ from patchbay.loop import (
     UserOutputEvent,
     turn,
 )
-from patchbay.models.encoder import NULL, AnswerEncoder, WholeEncoder
-from patchbay.models.parts import AnswerHead, CallExtra
+from patchbay.models.encoder import AnswerEncoder, WholeEncoder
+from patchbay.models.parts import NO_LOGPROBS, AnswerHead, CallExtra
 from patchbay.models.policy import sum_usage
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.server.auth import signed_path
@@ -257,7 +257,7 @@ class ToolChatTurn:
             return
         self._has_written = True
         self._out.begin_answer(self._head(model))
-        piece = self._out.part(0, part, model.logprobs if isinstance(part, TextDelta) else NULL)
+        piece = self._out.part(0, part, model.logprobs if isinstance(part, TextDelta) else NO_LOGPROBS)
         await request.watch.before_write()
         if not request.reply.started:
             await request.reply.send_head(200, EVENT_STREAM + model.headers)
