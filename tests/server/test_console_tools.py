@@ -9,7 +9,7 @@ from patchbay.hooks import Meta
 from patchbay.hooks.events import CallRecord
 from patchbay.proxy import create_app
 from patchbay.server import ToolsSettings, create_tools_app
-from patchbay.server.tool_calls import MAX_RECENT, MAX_TOOLS, RecentCalls, quantile
+from patchbay.server.recent_calls import MAX_RECENT, MAX_TOOLS, RecentCalls, quantile
 from patchbay.testing import Raw, ScriptedUpstream
 from patchbay.types import Attachment
 from support.http_server import HttpResponse, ask, serving

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from proxy_rig import json_answer, make_proxy, proxied, raw_upstream, read_until
 
-from patchbay.server.http import downward, upward
+from patchbay.server.http import headers_for_client, headers_for_upstream
 from support.http_server import BOUND, ask, serving
 
 
@@ -74,8 +74,8 @@ def test_headers_that_may_be_forwarded_are_and_others_are_not() -> None:
 
 
 def test_repeated_headers_stay_repeated() -> None:
-    assert [(b"x-a", b"1"), (b"x-a", b"2")] == upward([(b"x-a", b"1"), (b"x-a", b"2")], with_keys=False)
-    assert [(b"vary", b"a"), (b"vary", b"b")] == downward([(b"Vary", b"a"), (b"vary", b"b")])
+    assert [(b"x-a", b"1"), (b"x-a", b"2")] == headers_for_upstream([(b"x-a", b"1"), (b"x-a", b"2")], with_keys=False)
+    assert [(b"vary", b"a"), (b"vary", b"b")] == headers_for_client([(b"Vary", b"a"), (b"vary", b"b")])
 
 
 def test_configured_key_and_headers_replace_the_clients() -> None:

@@ -47,7 +47,8 @@ class Emitter:
         self._pieces: list[str] = []
         self._held_space: list[str] = []
         self._space_before_markup = ""  # needed again if prose follows the markup
-        self._after_region = False
+        self.after_markup = False
+        """Only white space came since a call or reasoning."""
         self._held_reasoning_space: list[str] = []
         self._new_reasoning = True
         self.at_line_start = True
@@ -63,7 +64,7 @@ class Emitter:
     @property
     def nothing_pending(self) -> bool:
         """True if nothing is held back."""
-        return not (self._held_space or self._after_region or self.muted)
+        return not (self._held_space or self.after_markup or self.muted)
 
     @property
     def in_call(self) -> bool:
@@ -86,11 +87,6 @@ class Emitter:
         return self._calls
 
     @property
-    def after_markup(self) -> bool:
-        """True if only white space came since a call or reasoning."""
-        return self._after_region
-
-    @property
     def in_blockquote(self) -> bool:
         """True if the line so far is a blockquote's ``>``."""
         return self.at_line_start and ">" in "".join(self._held_space)
@@ -98,7 +94,7 @@ class Emitter:
     @property
     def last_char(self) -> str:
         """The last character of the prose, "" if that is white space or there is none."""
-        return self.prose[-1][-1] if self.prose and not self._held_space and not self._after_region else ""
+        return self.prose[-1][-1] if self.prose and not self._held_space and not self.after_markup else ""
 
     @property
     def next_is_mention(self) -> bool:
@@ -141,7 +137,7 @@ class Emitter:
         content_end = len(text.rstrip(LAYOUT)) if text[-1] in LAYOUT else len(text)
         if self.muted:
             pass
-        elif not content_end and (self.at_line_start or self._after_region):
+        elif not content_end and (self.at_line_start or self.after_markup):
             self._held_space.append(text)
         else:
             cut = _LINE_END.search(text, content_end)
@@ -168,7 +164,7 @@ class Emitter:
         return TextDelta(text)
 
     def _out(self, text: str) -> None:
-        if self._after_region:
+        if self.after_markup:
             # Empty lines after markup are layout, the indent of the next line is not.
             text = "".join(self._held_space) + text
             self._held_space.clear()
@@ -177,7 +173,7 @@ class Emitter:
             gap, text = text[:line], text[line:]
             if self.prose and (self._space_before_markup or gap):
                 text = (self._space_before_markup or gap) + text
-            self._after_region = False
+            self.after_markup = False
             self._space_before_markup = ""
         elif self._held_space:
             text = "".join(self._held_space) + text
@@ -188,10 +184,10 @@ class Emitter:
 
     def markup(self) -> None:
         """Record markup at this place: white space held back before it was layout, and is dropped."""
-        if not self._after_region:
+        if not self.after_markup:
             self._space_before_markup = "".join(self._held_space).replace(">", "").rstrip(" \t")
         self._held_space.clear()
-        self._after_region = True
+        self.after_markup = True
         self.at_line_start = True
         self._held_reasoning_space.clear()
         self._new_reasoning = True
@@ -229,7 +225,7 @@ class Emitter:
         """End the reasoning; white space at its end is dropped."""
         self._held_reasoning_space.clear()
         self._new_reasoning = True
-        self._after_region = True
+        self.after_markup = True
         self.at_line_start = True
 
     def reclassify_as_reasoning(self) -> None:
@@ -345,7 +341,7 @@ class Emitter:
     def finish(self) -> None:
         """End the text: white space at its end is prose unless markup came before it."""
         if self._held_space:
-            if ">" in "".join(self._held_space) or not (self._after_region or self._count or self._cut):
+            if ">" in "".join(self._held_space) or not (self.after_markup or self._count or self._cut):
                 self._out("")
             self._held_space.clear()
 

@@ -14,7 +14,7 @@ from patchbay.formats.codecs.json import CallReader
 from patchbay.formats.context import MAX_LABEL, RUN, Context, FenceLexer, Reader, skip_label
 from patchbay.formats.emitter import CallSink, Emitter, call_key
 from patchbay.formats.events import TextDelta
-from patchbay.formats.scanner import Region
+from patchbay.formats.scanner import RegionReader
 from patchbay.formats.source import MalformedCall, MarkerSet, NoMatch, Source, Steps, Truncated, discard
 from patchbay.formats.unmarked_blocks import ImplicitCallReader
 from patchbay.formats.values.json_stream import FENCES
@@ -190,7 +190,9 @@ class MarkedFenceReader(Reader):
     ``openers``: markers that open calls. ``make_readers``: makes their readers for a trial emitter.
     """
 
-    def __init__(self, context: Context, openers: MarkerSet, make_readers: Callable[[Emitter], Callable[[str], Region]]) -> None:
+    def __init__(
+        self, context: Context, openers: MarkerSet, make_readers: Callable[[Emitter], Callable[[str], RegionReader]]
+    ) -> None:
         super().__init__(context)
         self._fences = context.fences
         self._openers = openers
@@ -228,13 +230,13 @@ class MarkedFenceReader(Reader):
 
     def _read_calls(self, char: str, trial: Emitter) -> Steps[bool]:
         """Read calls up to the end of the fence or the text; return False if anything else is in it."""
-        source, region = self.source, self._trial_readers(trial)
+        source, reader_of = self.source, self._trial_readers(trial)
         while True:
             following = yield from source.space()
             if following in ("", char):
                 break
             marker = yield from self._openers.at(source)
-            if not marker or not (yield from region(marker)(marker)):
+            if not marker or not (yield from reader_of(marker)(marker)):
                 return False
         if not following:
             return True
@@ -536,14 +538,9 @@ class FenceReader(Reader):
         self.prose = ProseFenceReader(context.source, context.emitter, context.fences)
         self._tagged_seen = False
 
-    def region(self, marker: str) -> Steps[bool]:
-        """Read the fence at ``pos``, of any kind."""
-        yield from self.read(marker[0])
-        return True
-
-    def read(self, char: str) -> Steps[None]:
-        """Read the fence whose first three characters are at ``pos``."""
-        source, emitter, blocks = self.source, self.emitter, self.blocks
+    def open(self, marker: str) -> Steps[bool]:
+        """Read the fence at ``pos``, of any kind; ``marker`` are its first three characters."""
+        source, emitter, blocks, char = self.source, self.emitter, self.blocks, marker[0]
         line_start = emitter.at_line_start
         source.mark()
         length = yield from self.lexer.run(char)
@@ -551,28 +548,29 @@ class FenceReader(Reader):
         if blocks is not None and self.lexer.is_tag(label):
             if (yield from blocks.tagged(char, length, line_start=line_start)):
                 self._tagged_seen = True
-                return
+                return True
             kind = "tag"
         elif blocks is not None and line_start and not emitter.in_blockquote and self.lexer.is_result_tag(label):
             yield from self._end_text()
-            return
+            return True
         elif line_start and length == 3 and not self._tagged_seen and (yield from self._holds_marked_calls(char, label)):
             source.take()
-            return
+            return True
         elif self.implicit is not None and line_start and not self._tagged_seen and self._may_hold_calls(label):
             if (yield from self.implicit.fenced(self.lexer)):
                 source.take()
-                return
+                return True
             source.rewind()
             kind = ""
         else:
             emitter.verbatim(source.take())
             yield from self.prose.read(char, length, line_start=line_start, kind="")
-            return
+            return True
         # It was read as calls and is not: read it again from the start, as prose.
         length = yield from self.lexer.run(char)
         emitter.verbatim(char * length)
         yield from self.prose.read(char, length, line_start=line_start, kind=kind)
+        return True
 
     def _end_text(self) -> Steps[None]:
         """Drop the rest of the text: the model invented a result, and goes on from there."""

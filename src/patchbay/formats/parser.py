@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -19,7 +19,7 @@ from patchbay.formats.emitter import Emitter
 from patchbay.formats.events import Event, TextDelta
 from patchbay.formats.fences import CallFenceReader, FenceReader, MarkedFenceReader
 from patchbay.formats.reasoning import InlineReasoning, ReasoningReader, ReasoningSyntax, SeparateReasoning
-from patchbay.formats.scanner import Region, Scanner
+from patchbay.formats.scanner import RegionReader, Scanner
 from patchbay.formats.source import Source, Steps, marker_set, prefix_pattern
 from patchbay.formats.spec import Format, OpeningReader, ReasoningMarkers, RegionFactory
 from patchbay.formats.unmarked_blocks import OPENER, ImplicitCallReader, InlineLists
@@ -27,8 +27,12 @@ from patchbay.formats.values.tool_names import ToolRules, UnknownTools, make_rul
 from patchbay.formats.wrappers import AnswerMarkerReader, Codecs, ControlTokenReader, WrapperReader, WrapperTable
 from patchbay.types import DEFAULT_CALL_TAG, DEFAULT_RESULT_TAG, Reply
 
-Route = Callable[["RegionReaders"], Region]
-"""Selects the reader of a marker, creating it at its first use."""
+Route = Callable[["RegionReaders"], RegionReader]
+"""Selects the reader of a marker's region, creating it at its first use."""
+
+
+def _route_to(factory: RegionFactory) -> Route:
+    return lambda readers: factory(readers.context)
 
 
 class FormatPlan:
@@ -71,8 +75,8 @@ class FormatPlan:
     def _openers(self) -> dict[str, Route]:
         """Map each marker that opens calls to its reader."""
         openers: dict[str, Route] = dict.fromkeys(self.wrappers.by_opener, lambda readers: readers.wrappers.open)
-        for region in self.regions:
-            openers |= dict.fromkeys(region.markers, partial(RegionReaders.custom_region, factory=region))
+        for factory in self.regions:
+            openers |= dict.fromkeys(factory.markers, _route_to(factory))
         return openers
 
     def _routes(self) -> dict[str, Route]:
@@ -95,7 +99,7 @@ class FormatPlan:
             routes |= dict.fromkeys(channel.ends, lambda readers: readers.channels.end)
         for channel in self.channels:
             routes |= dict.fromkeys((*channel.starts, *channel.headerless_starts), lambda readers: readers.channels.open)
-        return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.region)
+        return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.open)
 
     def may_open(self, text: str, rules: ToolRules) -> bool:
         """True if one of the formats' openings may begin this text, as far as it goes."""
@@ -123,11 +127,11 @@ class RegionReaders:
         self.context = context
         self.prefilled = prefilled
 
-    def region(self, marker: str) -> Region:
+    def reader_of(self, marker: str) -> RegionReader:
         """Return the reader of a marker."""
         return self.plan.routes[marker](self)
 
-    def opener(self, marker: str) -> Region:
+    def opener(self, marker: str) -> RegionReader:
         """Return the reader of a marker that opens calls."""
         return self.plan.openers[marker](self)
 
@@ -137,10 +141,6 @@ class RegionReaders:
             yield self.channels
         for opening in self.plan.openings:
             yield opening(self.context)
-
-    def custom_region(self, factory: RegionFactory) -> Region:
-        """Return the reader of a custom region."""
-        return factory(self.context)
 
     @cached_attribute
     def codecs(self) -> Codecs:
@@ -198,7 +198,7 @@ class RegionReaders:
         marked = MarkedFenceReader(context, plan.tags, self._trial_readers)
         return FenceReader(context, blocks, self.implicit, marked, any_label=plan.implicit and context.rules.has_tools)
 
-    def _trial_readers(self, emitter: Emitter) -> Callable[[str], Region]:
+    def _trial_readers(self, emitter: Emitter) -> Callable[[str], RegionReader]:
         """Return a lookup of readers that emit to ``emitter``, for reading on trial."""
         return RegionReaders(self.plan, replace(self.context, emitter=emitter, drops=False), prefilled=False).opener
 
@@ -263,11 +263,11 @@ class StreamParser:
         )
         self._readers = readers = RegionReaders(plan, context, prefilled=reasoning_prefilled)
         lines = readers.implicit if plan.implicit and context.rules.has_tools else None
-        markers, region = plan.marker_set, readers.region
+        markers, reader_of = plan.marker_set, readers.reader_of
         if xml_tools:
             tags = XmlTools(context, check_xml_tools(xml_tools), plan.routes)
-            markers, region = marker_set(tags.markers), lambda marker: tags.region(marker) or readers.region(marker)
-        self._scanner = Scanner(source, emitter, markers, region, lines)
+            markers, reader_of = marker_set(tags.markers), lambda marker: tags.reader_of(marker) or readers.reader_of(marker)
+        self._scanner = Scanner(source, emitter, markers, reader_of, lines)
         self._prose = emitter.prose
         self._known_prose = 0
         """Number of prose pieces when the readers last saw a chunk."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from patchbay.formats.context import Context
 from patchbay.formats.emitter import Emitter
-from patchbay.formats.scanner import Region
+from patchbay.formats.scanner import RegionReader
 from patchbay.formats.source import MarkerSet, Steps, discard, marker_length, marker_set
 from patchbay.formats.spec import ReasoningMarkers
 
@@ -138,8 +138,8 @@ class ReasoningReader:
         self,
         context: Context,
         syntax: ReasoningSyntax,
-        call: Callable[[str], Region],
-        message: Callable[[], Region],
+        call: Callable[[str], RegionReader],
+        message: Callable[[], RegionReader],
         *,
         prefilled: bool | None,
         sink: ReasoningSink,

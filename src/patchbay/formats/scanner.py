@@ -12,8 +12,8 @@ from typing import Protocol
 from patchbay.formats.emitter import LAYOUT, Emitter
 from patchbay.formats.source import MarkerSet, Source, Steps, line_start_pattern, pause_pattern
 
-Region = Callable[[str], Steps[bool]]
-"""Reader for what a marker, its argument, opens. ``source.pos`` is at the marker and marked; the prose before it was emitted.
+RegionReader = Callable[[str], Steps[bool]]
+"""Reads the region that a marker, its argument, opens. ``source.pos`` is at the marker, and marked; the prose before it is out.
 
 Returns False if the marker opens nothing: the scanner then rewinds, and the marker is prose.
 """
@@ -49,14 +49,14 @@ class Scanner:
         source: Source,
         emitter: Emitter,
         markers: MarkerSet,
-        region: Callable[[str], Region],
+        reader_of: Callable[[str], RegionReader],
         line_start: LineStart | None = None,
     ) -> None:
         self.source = source
         self.emitter = emitter
         self.line_start = line_start
         self._markers = markers
-        self._region_for = region
+        self._reader_of = reader_of
         self.pause = pause_pattern(markers, lines=line_start is not None).search
         """Finds where a chunk that follows prose may begin a marker, or a line."""
         self._marker_start = pause_pattern(markers, lines=False).search
@@ -83,7 +83,7 @@ class Scanner:
             elif not (yield from self._lines(self.line_start, end)):
                 continue
             if marker:
-                yield from self._region(marker)
+                yield from self._read_region(marker)
             elif ended:
                 return
             elif not source.ended and source.base + len(source.buf) == total:
@@ -138,9 +138,9 @@ class Scanner:
         self._starts = starts
         self._line = line_start_pattern(starts).search
 
-    def _region(self, marker: str) -> Steps[None]:
+    def _read_region(self, marker: str) -> Steps[None]:
         source = self.source
-        if source.offset >= self._read_until and (yield from self._read(self._region_for(marker)(marker))):
+        if source.offset >= self._read_until and (yield from self._read(self._reader_of(marker)(marker))):
             return
         self.emitter.text(marker)
         source.pos += len(marker)

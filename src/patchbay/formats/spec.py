@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from patchbay.formats.context import Context
-    from patchbay.formats.scanner import Region
+    from patchbay.formats.scanner import RegionReader
     from patchbay.formats.source import Steps
     from patchbay.formats.values.tool_names import ToolRules
 
@@ -211,7 +211,7 @@ class RegionFactory(Protocol):
     def markers(self) -> tuple[str, ...]:
         """Markers that open such calls."""
 
-    def __call__(self, context: Context) -> Region:
+    def __call__(self, context: Context) -> RegionReader:
         """Return the reader for what the markers open."""
 
 

@@ -1,6 +1,6 @@
 """Calls of offered tools without markers: JSON, Python, lists of quoted calls, and programs in a fence.
 
-They are buffered: ``implicit`` decides whether they count.
+They are buffered: ``unmarked_blocks`` decides whether they count.
 
     {"name": "f", "arguments": {…}}   [{…}, {…}]       JSON
     f(a=1)   [f(a=1), g()]                             Python

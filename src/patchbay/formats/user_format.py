@@ -18,7 +18,7 @@ from patchbay.errors import ConfigurationError
 from patchbay.formats.catalog import FORMATS
 from patchbay.formats.codecs.json import emit_call_text
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.scanner import Region
+from patchbay.formats.scanner import RegionReader
 from patchbay.formats.source import BrokenValue, MalformedCall, NoMatch, Steps, Truncated, discard, marker_set
 from patchbay.formats.spec import Format, ReasoningMarkers, Wrapper, first_part, last_part
 from patchbay.formats.values.json_strict import json_text
@@ -198,7 +198,7 @@ class CustomRegions:
         """The openers."""
         return tuple(opener for opener, _ in self.notations)
 
-    def __call__(self, context: Context) -> Region:
+    def __call__(self, context: Context) -> RegionReader:
         """Return the reader of these regions."""
         return CustomCalls(context, dict(self.notations)).open
 

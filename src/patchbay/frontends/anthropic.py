@@ -30,7 +30,7 @@ from patchbay.frontends.base import (
     json_format,
     member,
     objects,
-    read_body,
+    read_object,
     refuse,
     text_part,
     tokens_of,
@@ -421,7 +421,7 @@ class AnthropicMessages:
     encode_error = staticmethod(encode_error)
 
     def decode(self, body: bytes, _path: str) -> DecodedRequest:
-        given = read_body(body)
+        given = read_object(body)
         chat, hosted = decode_request(given)
         thinking = given.get("thinking")
         asked = isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")

@@ -271,7 +271,7 @@ def effort_of(budget: Any) -> str | None:
     return next((effort for most, effort in _BUDGETS if budget <= most), "high")
 
 
-def read_body(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> dict[str, Any]:
     """Decode the JSON object of a request. Raises InvalidRequestError."""
     value = read_json(body)
     if not isinstance(value, dict):

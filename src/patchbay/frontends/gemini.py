@@ -30,7 +30,7 @@ from patchbay.frontends.base import (
     json_format,
     member,
     objects,
-    read_body,
+    read_object,
     refuse,
     text_part,
     tokens_of,
@@ -363,7 +363,7 @@ class GenerateContent:
                 value = None
             inner = value.get("generateContentRequest") if isinstance(value, dict) else None
             body = body if inner is None else encode(inner)
-        given = read_body(body)
+        given = read_object(body)
         chat, hosted = decode_request(given, model, stream=method == "streamGenerateContent")
         asked = _get(_thinking(_get(given, "generationConfig") or {}), "includeThoughts") is True
         return DecodedRequest(chat, GenerateContentEncoder(model, thoughts=asked), hosted=hosted)

@@ -29,7 +29,14 @@ from patchbay.server.auth import CONSOLE_PATH, METRICS_PATH, OPENAI_BASE, Access
 from patchbay.server.callback_hosts import CallbackHosts
 from patchbay.server.callback_tool import CallbackDispatcher
 from patchbay.server.chat.handler import ToolChat, no_upstream
-from patchbay.server.console_api import ConsoleFacts, ConsolePages, make_console_router, make_turns_router
+from patchbay.server.console_api import (
+    ConsoleFacts,
+    ConsolePages,
+    make_console_router,
+    make_models_router,
+    make_turns_router,
+    make_usage_router,
+)
 from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.doctor_api import make_doctor_router
 from patchbay.server.event_stream import EventStream
@@ -48,7 +55,6 @@ from patchbay.server.settings import ChatSettings, ProxySettings, ToolsSettings
 from patchbay.server.tools_api import ToolViews, make_tools_router
 from patchbay.server.turns import TurnStore
 from patchbay.server.usage import UsageCounters
-from patchbay.server.usage_api import make_models_router, make_usage_router
 from patchbay.tools.manager import LLMSessionManager
 from patchbay.tools.registry import DEFAULT_ROLE, MCP_SOURCES, RESERVED, Change, ToolRegistry
 

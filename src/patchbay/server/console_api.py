@@ -1,4 +1,4 @@
-"""The console: its API (``/api/console`` and ``/api/turns``), and its built pages at ``/console``.
+"""The console: its API (``/api/console``, ``/api/turns``, ``/api/usage``, ``/api/models``), and its built pages at ``/console``.
 
 The pages are static files without secrets. They need no token, but come from this machine's names only, as everything here does.
 """
@@ -24,16 +24,19 @@ from patchbay.server.auth import CONSOLE_PATH, TRUSTED, unauthorized
 from patchbay.server.console_sessions import ConsoleSessions
 from patchbay.server.errors import MethodNotAllowedError, NotFoundError
 from patchbay.server.http import Headers, Receive, ResponseWriter, Send, is_token, own_path
+from patchbay.server.models_view import LearntModels, view_models
 from patchbay.server.routing import KNOWN_PARAMETERS, json_response
 from patchbay.server.turn_archive import TurnArchive
 from patchbay.server.turn_views import Json, TurnQuery, attempt_detail, detail_of, encoded_for, summary_of, with_approvals
 from patchbay.server.turns import Turn, TurnStore
+from patchbay.server.usage import UsageCounters, Window
 from patchbay.tools.threads import run_in_thread
 
 _MOST_APPROVALS: Final = 500
 """How many of the last requests for approval are searched for those of a turn."""
 _MAX_TOKEN_CHARS: Final = 4096
 _NO_STORE: Final = {"cache-control": "no-store"}
+_NEEDS_TOKEN: Final[dict[int | str, dict[str, Any]]] = {401: {"description": "The server has a token, which was not sent."}}
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,8 @@ def make_turns_router(
     store: TurnStore, approvals: ApprovalService | None = None, archive: TurnArchive | None = None, *, needs_token: bool
 ) -> APIRouter:
     """Return the routes over ``store`` and ``archive``, with what waited for ``approvals``."""
-    responses: dict[int | str, dict[str, Any]] = {401: {"description": "The server has a token, which was not sent."}}
     router = admin_router(
-        "turns", "read the turns", needs_token=needs_token, responses=responses, dependencies=[KNOWN_PARAMETERS]
+        "turns", "read the turns", needs_token=needs_token, responses=_NEEDS_TOKEN, dependencies=[KNOWN_PARAMETERS]
     )
     gone: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such turn, or not any more."}}
 
@@ -193,6 +195,31 @@ def make_turns_router(
         if turn is None:
             return _response(json.dumps(attempts[index]).encode())
         return _response(await run_in_thread(lambda: encoded_for(turn, attempt_detail(turn, index))))
+
+    return router
+
+
+def make_usage_router(usage: UsageCounters, *, needs_token: bool) -> APIRouter:
+    """Return the routes over ``usage``. ``needs_token``: the server has a token."""
+    router = admin_router(
+        "usage", "read the usage", needs_token=needs_token, responses=_NEEDS_TOKEN, dependencies=[KNOWN_PARAMETERS]
+    )
+
+    @router.get("", summary="Requests, calls, errors, tokens and durations of the last hour or day, by model and by tool")
+    async def read_usage(window: Window = "hour") -> Response:
+        return json_response(usage.view(window), headers=_NO_STORE)
+
+    return router
+
+
+def make_models_router(usage: UsageCounters, learnt: LearntModels | None, *, needs_token: bool) -> APIRouter:
+    """Return the route of what is known of the models. ``needs_token``: the server has a token."""
+    doing = "read what is known of the models"
+    router = admin_router("models", doing, needs_token=needs_token, responses=_NEEDS_TOKEN, dependencies=[KNOWN_PARAMETERS])
+
+    @router.get("", summary="How each model takes tools and why, and what its requests came to")
+    async def list_models() -> Response:
+        return json_response({"models": view_models(usage, learnt)}, headers=_NO_STORE)
 
     return router
 

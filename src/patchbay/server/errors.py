@@ -114,26 +114,26 @@ class StoreUnavailableError(PatchbayError):
 
 
 class UpstreamStatusError(UpstreamError):
-    """The upstream responded with an error status. ``answer`` is the body for the client, already redacted.
+    """The upstream responded with an error status. ``client_body`` is already redacted.
 
     ``chat``: the error of a prompt that is too long gets OpenAI's status, type and code, which clients act on.
     """
 
-    def __init__(self, status: int, answer: bytes, headers: list[tuple[bytes, bytes]], *, chat: bool = False) -> None:
-        document = _read_object(answer)
+    def __init__(self, status: int, client_body: bytes, headers: list[tuple[bytes, bytes]], *, chat: bool = False) -> None:
+        document = _read_object(client_body)
         reason = error_bodies.message_in(document)
         message = f"The upstream answered HTTP {status}" + (f": {reason}" if reason else ".")
         if reason.startswith(("The upstream answered", "The upstream returned")):
             message = reason  # written here, and says the status
-        super().__init__(message, upstream_status=status, body=answer.decode("utf-8", "replace"))
+        super().__init__(message, upstream_status=status, body=client_body.decode("utf-8", "replace"))
         self.reason = reason
-        self.answer = answer
+        self.client_body = client_body
         self.headers = headers
         is_too_long = chat and subject_of(self) is CONTEXT
         self.status = CONTEXT.status if is_too_long else status
         error = _error_in(document)
         if is_too_long and error.get("code") != CONTEXT.code:
-            self.answer = _encode({"error": {**error, "message": reason, "type": CONTEXT.kind, "code": CONTEXT.code}})
+            self.client_body = _encode({"error": {**error, "message": reason, "type": CONTEXT.kind, "code": CONTEXT.code}})
 
 
 def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
@@ -146,7 +146,7 @@ def error_headers(error: PatchbayError) -> list[tuple[bytes, bytes]]:
 def encoded_error_body(error: PatchbayError) -> bytes:
     """Return ``error`` as OpenAI's error body."""
     if isinstance(error, UpstreamStatusError):
-        return error.answer
+        return error.client_body
     return _encode(error_bodies.error_body(error))
 
 

@@ -23,9 +23,9 @@ from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.frontends.responses_request import ItemNotFoundError
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import decode, encode
-from patchbay.server.chat.completion import check_is_plain, read_whole
+from patchbay.server.chat.completion import OWN_HEADERS, check_is_plain, read_whole
 from patchbay.server.errors import NotFoundError, NoUpstreamError, NoWebSocketError
-from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, OwnHeaders, Send, find_tail, own_headers
+from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, Send, find_tail
 from patchbay.server.response_events import EventLogs, EventTail
 from patchbay.server.settings import ProxySettings
 from patchbay.server.stored_responses import (
@@ -45,11 +45,8 @@ SENT: Final = "patchbay.sent"
 
 _ROLE_HEADER: Final = b"x-patchbay-role"
 _SCHEME: Final = re.compile(rb"^bearer[. ] *", re.IGNORECASE)
-_OWN_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
+_VENDOR_PREFIXES: Final = (b"anthropic-", b"x-stainless-", b"x-goog-", b"openai-beta")
 _DAY: Final = 86400.0
-_JSON: Final[OwnHeaders] = own_headers(
-    {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-)
 _COUNTING: Final = 5.0
 """Seconds for the upstream to count: an estimate is better than a long wait."""
 
@@ -189,12 +186,12 @@ class Frontends:
     async def _models(self, request: ProxyRequest) -> list[Mapping[str, Any]]:
         """Return this server's own models and the upstream's, each with its ``id``. Raises PatchbayError."""
         try:
-            answer = await _fetch_json(request, "GET", "/models")
+            listed = await _fetch_json(request, "GET", "/models")
         except NoUpstreamError:
-            answer = None
+            listed = None
         except (ValueError, RecursionError):
             raise UpstreamError("The upstream's list of models is not JSON.") from None
-        models = answer.get("data") if isinstance(answer, dict) else None
+        models = listed.get("data") if isinstance(listed, dict) else None
         return [*self._own_models, *(each for each in models or () if isinstance(each, dict) and isinstance(each.get("id"), str))]
 
     async def _conversation(self, response_id: str, scope: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -234,7 +231,7 @@ class Frontends:
             resolved.append(found)
         return resolved
 
-    def storing(self, encoder: AnswerEncoder[bytes], scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
+    def storer(self, encoder: AnswerEncoder[bytes], scope: Mapping[str, Any]) -> Callable[[], Awaitable[None]] | None:
         """Return a function that stores the response before its end is sent; None if it is not to be stored."""
         of_connection: ConnectionResponses | None = scope.get(CONNECTION)
         if not isinstance(encoder, ResponsesEncoder) or (encoder.response["store"] is False and of_connection is None):
@@ -282,7 +279,7 @@ class Frontends:
             raise
         return encode(queued) if log is None else EventTail(log)
 
-    async def stored(self, scope: Mapping[str, Any], path: str) -> bytes | EventTail | None:
+    async def answer_stored(self, scope: Mapping[str, Any], path: str) -> bytes | EventTail | None:
         """Answer a request about a stored response; None for any other path. Raises PatchbayError."""
         prefix, method = f"{self._base}/responses/", scope["method"]
         if method == "GET" and path.rstrip("/") == prefix[:-1] and any(name == b"upgrade" for name, _ in scope["headers"]):
@@ -372,7 +369,7 @@ def chat_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in scope["headers"]:
         if name in VENDOR_KEYS:
             key = value
-        elif not name.startswith(_OWN_PREFIXES):
+        elif not name.startswith(_VENDOR_PREFIXES):
             has_bearer = has_bearer or name == b"authorization"
             headers.append((name, value))
     if key is None and scope.get("query_string") and (keys := _query(scope).get("key")):
@@ -399,14 +396,16 @@ def _query(scope: Mapping[str, Any]) -> dict[str, list[str]]:
 async def _fetch_json(request: ProxyRequest, method: str, tail: str, body: bytes | None = None, *, at_root: bool = False) -> Any:
     """Send a request to the upstream and return the JSON of its response. Raises PatchbayError, ValueError."""
     request.watch.wait()
-    answer = await request.upstream.open(method, tail, b"", request.upward(_JSON), body, at_root=at_root)
+    response = await request.upstream.open(
+        method, tail, b"", request.headers_for_upstream(OWN_HEADERS[False, False]), body, at_root=at_root
+    )
     try:
-        if answer.status >= 400:
-            raise (await request.read_rejection(answer, chat=False))[1]
-        check_is_plain(answer)
-        return decode(await read_whole(request, answer))
+        if response.status >= 400:
+            raise (await request.read_rejection(response, chat=False))[1]
+        check_is_plain(response)
+        return decode(await read_whole(request, response))
     finally:
-        answer.close()
+        response.close()
 
 
 class _TokenCounter:

@@ -97,11 +97,11 @@ def keys_of(scope: Mapping[str, Any]) -> list[str]:
 
 
 def own_headers(headers: Mapping[str, str]) -> OwnHeaders:
-    """Encode ``headers`` for ``upward``."""
+    """Encode ``headers`` for ``headers_for_upstream``."""
     return {name.lower().encode(): (name.encode(), value.encode("latin-1")) for name, value in headers.items()}
 
 
-def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnHeaders = _NONE) -> Headers:
+def headers_for_upstream(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnHeaders = _NONE) -> Headers:
     """Return the client's headers that are forwarded upstream, with ``own`` replacing those of the same names.
 
     ``with_keys``: also the headers of the client's key, where the proxy has none of its own.
@@ -113,12 +113,12 @@ def upward(headers: Iterable[tuple[bytes, bytes]], *, with_keys: bool, own: OwnH
     ]
 
 
-def downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def headers_for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the upstream's headers that are forwarded with an unchanged body."""
     return _forwarded(headers, _down)
 
 
-def chat_downward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def chat_headers_for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the upstream's headers that are still true of a rewritten chat response."""
     return [(forwarded, value) for name, value in headers if (forwarded := _chat_down(name)) is not None]
 

@@ -21,7 +21,7 @@ class LearntModels:
     options: TextOptions
 
 
-def view_of(usage: UsageCounters, learnt: LearntModels | None) -> list[dict[str, Any]]:
+def view_models(usage: UsageCounters, learnt: LearntModels | None) -> list[dict[str, Any]]:
     """Return each model with its counts since the start, the busiest first, as JSON.
 
     ``mode`` is how it gets its tools, "" where that is not known yet, and ``why`` says what decided it. ``ways`` are the modes,

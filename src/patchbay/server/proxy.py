@@ -81,7 +81,7 @@ async def forward_other_path(request: ProxyRequest, tail: str) -> None:
     scope, watch = request.scope, request.watch
     method: str = scope["method"]
     incoming = dict(scope["headers"])
-    headers = request.upward()
+    headers = request.headers_for_upstream()
     sent = request.capture() if incoming.get(b"content-type", b"").lower().startswith(_LOGGED_TYPES) else None
     body, length = None, None
     if b"content-length" in incoming or b"transfer-encoding" in incoming:
@@ -89,19 +89,19 @@ async def forward_other_path(request: ProxyRequest, tail: str) -> None:
         length = declared_length(incoming.get(b"content-length"))
     request.log("upstream_request", method=method, path=tail)
     watch.wait()
-    answer = await request.upstream.open(method, tail, scope.get("query_string", b""), headers, body, length=length)
+    response = await request.upstream.open(method, tail, scope.get("query_string", b""), headers, body, length=length)
     try:
         if sent is not None:
             request.log("upstream_request_body", **sent.fields())
-        if answer.status >= 400 and method != "HEAD":
-            raise (await request.read_rejection(answer, chat=False))[1]
-        is_text = answer.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not answer.coding
+        if response.status >= 400 and method != "HEAD":
+            raise (await request.read_rejection(response, chat=False))[1]
+        is_text = response.content_type.encode("latin-1").startswith(_LOGGED_TYPES) and not response.coding
         capture = request.capture() if is_text else None
-        bodiless = method == "HEAD" or answer.status in (204, 304)
-        await relay(request, answer, capture=capture, bodiless=bodiless)
-        request.log("response", status=answer.status, path=tail, **(capture.fields() if capture is not None else {}))
+        bodiless = method == "HEAD" or response.status in (204, 304)
+        await relay(request, response, capture=capture, bodiless=bodiless)
+        request.log("response", status=response.status, path=tail, **(capture.fields() if capture is not None else {}))
     finally:
-        answer.close()
+        response.close()
 
 
 HEALTH_PATHS = ("/", "/health", "/health/")
@@ -345,7 +345,7 @@ class ProxyApp:
             work = await self._begin(state, body) if route is None else await self._begin_frontend(state, route, body, receive)
         elif route is not None:
             work = partial(_send_json, partial(self._frontends.list_models, route))
-        elif (stored := await self._frontends.stored(scope, state.path)) is not None:
+        elif (stored := await self._frontends.answer_stored(scope, state.path)) is not None:
             await self._send_stored(stored, receive, state.reply)
             work = None
         elif (list_models := self._frontends.own_list(scope["method"], tail)) is not None:
@@ -385,7 +385,7 @@ class ProxyApp:
         decoded = await frontends.decode(route, body, state.scope)
         chat, encoder = encode(decoded.body), decoded.encoder
         if decoded.is_empty:
-            reply.before_end = frontends.storing(encoder, state.scope)
+            reply.before_end = frontends.storer(encoder, state.scope)
             await reply.send_head(200, EVENT_STREAM)
             await reply.finish(encoder.end_answer())
             return None
@@ -400,7 +400,7 @@ class ProxyApp:
             state.protocol = ""  # the record is that of the work in the background
             await self._send_stored(stored, receive, reply)
             return None
-        reply.before_end = frontends.storing(encoder, state.scope)
+        reply.before_end = frontends.storer(encoder, state.scope)
         return await self._begin(state, chat, encoder)
 
     def _use_search(self, decoded: DecodedRequest, scope: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from patchbay.errors import InvalidRequestError, PatchbayError
-from patchbay.frontends.base import read_body
+from patchbay.frontends.base import read_object
 from patchbay.models.error_bodies import error_body
 from patchbay.models.wire import decode, encode
 from patchbay.server.frontends import CONNECTION
@@ -294,7 +294,7 @@ def _read_fields(text: str | None) -> _Fields:
     try:
         return _decode_fields(text)
     except (ValueError, RecursionError):  # also of lone surrogates, which a POST may have
-        return {name: msgspec.Raw(encode(value)) for name, value in read_body(text.encode()).items()}
+        return {name: msgspec.Raw(encode(value)) for name, value in read_object(text.encode()).items()}
 
 
 def _request_body(fields: _Fields) -> tuple[bytes, str | None]:

@@ -28,7 +28,7 @@ from patchbay.models.wire import decode
 from patchbay.server import span_names as names
 from patchbay.server.otlp import CLIENT, INTERNAL, SERVER, Envelope, attributes, encode_span, span_shape
 from patchbay.server.settings import ServeOptions
-from patchbay.server.turns import Turn, tokens_of
+from patchbay.server.turns import Turn, counts_of_turn
 
 if TYPE_CHECKING:
     from patchbay.hooks.events import CallRecord
@@ -156,7 +156,7 @@ class SpanExporter:
     def _turn(self, turn: Turn, trace: Trace) -> bytes:
         """Return the spans of a turn, and of its requests to models."""
         last = len(turn.attempts)
-        code, tokens = turn.error.partition(":")[0], tokens_of(turn)
+        code, tokens = turn.error.partition(":")[0], counts_of_turn(turn)
         counted = _counted(tokens)
         shape = _turn_shape(turn.agent, turn.protocol, turn.model, turn.status, code)
         own = attributes(((names.REQUEST_ID, turn.id), (names.CONVERSATION_ID, turn.session))) + counted

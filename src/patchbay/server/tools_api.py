@@ -22,8 +22,8 @@ from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import decode, encode
 from patchbay.server.admin_api import admin_router
 from patchbay.server.errors import NotFoundError
+from patchbay.server.recent_calls import CallOutcome, quantile
 from patchbay.server.routing import KNOWN_PARAMETERS
-from patchbay.server.tool_calls import CallOutcome, quantile
 from patchbay.server.turns import Turn, TurnStore, record_of
 from patchbay.server.usage import CallKey, Tally
 from patchbay.tools.registry import DEFAULT_ROLE, ToolRegistry

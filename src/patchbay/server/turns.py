@@ -20,7 +20,7 @@ from patchbay._trace import Trace, begin, exporter
 from patchbay.models.attempt import NO_COUNTS, Attempt, Call, Counts, counts_of
 from patchbay.models.request import format_name
 from patchbay.models.request_record import RequestRecord
-from patchbay.server.tool_calls import RecentCalls
+from patchbay.server.recent_calls import RecentCalls
 from patchbay.server.usage import UsageCounters
 
 if TYPE_CHECKING:  # a plain proxy has no hooks
@@ -268,7 +268,7 @@ def record_of(turn: Turn) -> RequestRecord:
     kept = [each for each in attempts if not each.is_superseded] or attempts
     last = kept[-1] if kept else None
     text = last if last is not None and last.mode == "text" else None
-    given, written, cached = tokens_of(turn)
+    given, written, cached = counts_of_turn(turn)
     return RequestRecord(
         id=turn.id,
         time=turn.ended,
@@ -293,7 +293,7 @@ def record_of(turn: Turn) -> RequestRecord:
     )
 
 
-def tokens_of(turn: Turn) -> Counts:
+def counts_of_turn(turn: Turn) -> Counts:
     """Return the tokens of all attempts of a turn."""
     if turn.ending:
         return turn.passed_counts

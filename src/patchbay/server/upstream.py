@@ -18,10 +18,10 @@ from patchbay.server.http import (
     OwnHeaders,
     Receive,
     ResponseWriter,
-    chat_downward,
-    downward,
+    chat_headers_for_client,
+    headers_for_client,
+    headers_for_upstream,
     own_headers,
-    upward,
 )
 from patchbay.server.http_client import HttpClient, Response
 from patchbay.server.origin import (
@@ -115,7 +115,10 @@ class NoUpstream(Upstream):
 
 @dataclass(slots=True)
 class ProxyRequest:
-    """A request that has passed the checks, and what it uses. ``id`` joins its lines in the request log."""
+    """What answers a request that has passed the checks: its channels, the upstream, and its lines in the log, joined by ``id``.
+
+    Its RequestState, which the proxy keeps, says what becomes of it.
+    """
 
     id: str
     scope: Any
@@ -133,13 +136,13 @@ class ProxyRequest:
         """Whether the upstream is sent the proxy's own key."""
         return self.settings.upstream_key is not None
 
-    def upward(self, own: OwnHeaders | None = None) -> Headers:
+    def headers_for_upstream(self, own: OwnHeaders | None = None) -> Headers:
         """Return the headers for the upstream, with its key. ``own`` replace all others of the same names."""
         settings = self.settings
         # The bearer of this proxy is its own secret, and not forwarded.
         with_keys = settings.upstream_key is None and settings.api_key is None
         fixed = self.upstream.own
-        return upward(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
+        return headers_for_upstream(self.scope["headers"], with_keys=with_keys, own={**fixed, **own} if own else fixed)
 
     def capture(self) -> BodyCapture | None:
         """Return a collector of a body for the request log, None without a log."""
@@ -150,43 +153,43 @@ class ProxyRequest:
         if self.request_log is not None:
             self.request_log.record(event, self.id, redact=self.redact, **fields)
 
-    async def read(self, answer: Response, limit: int) -> bytes:
+    async def read(self, response: Response, limit: int) -> bytes:
         """Return the whole body, or somewhat more than ``limit`` bytes of it. Raises UpstreamError where it is broken off."""
         self.watch.wait()
         try:
-            return await answer.read_up_to(limit)
+            return await response.read_up_to(limit)
         except ClientError as error:
             raise self.upstream.failure(error) from error
 
-    async def read_rejection(self, answer: Response, *, chat: bool) -> tuple[bytes, UpstreamStatusError]:
+    async def read_rejection(self, response: Response, *, chat: bool) -> tuple[bytes, UpstreamStatusError]:
         """Return the body of an error response, decompressed and at most ERROR_LIMIT bytes, and the error that a client gets."""
-        body = decompress((await self.read(answer, ERROR_LIMIT))[:ERROR_LIMIT], answer.coding)
-        self.log("upstream_error", status=answer.status, body=body)
+        body = decompress((await self.read(response, ERROR_LIMIT))[:ERROR_LIMIT], response.coding)
+        self.log("upstream_error", status=response.status, body=body)
         forwarded = upstream_error_body(
-            answer.status, answer.header(b"content-type"), body, chat=chat, own_key=self.own_key, redact=self.redact
+            response.status, response.header(b"content-type"), body, chat=chat, own_key=self.own_key, redact=self.redact
         )
-        headers: Headers = (chat_downward if chat else downward)(answer.headers)
+        headers: Headers = (chat_headers_for_client if chat else headers_for_client)(response.headers)
         # The body may be another than the one these describe.
         kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding", b"etag")]
-        return body, UpstreamStatusError(answer.status, forwarded, [JSON_TYPE, *kept], chat=chat)
+        return body, UpstreamStatusError(response.status, forwarded, [JSON_TYPE, *kept], chat=chat)
 
 
 class TruncatedResponseError(UpstreamError):
     """The upstream broke off a body whose head was already sent to the client."""
 
 
-async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture | None, bodiless: bool = False) -> None:
+async def relay(request: ProxyRequest, response: Response, *, capture: BodyCapture | None, bodiless: bool = False) -> None:
     """Forward status, headers and body, piece by piece. Raises TruncatedResponseError where the upstream breaks off.
 
     Memory stays bounded: the next piece is read once the last one is written to the client.
     """
     reply, watch, turn = request.reply, request.watch, request.turn
-    stream = is_event_stream(answer) and not answer.coding
+    stream = is_event_stream(response) and not response.coding
     if not reply.started:
-        await reply.send_head(answer.status, downward(answer.headers))
+        await reply.send_head(response.status, headers_for_client(response.headers))
     elif not stream:
         raise UpstreamError(
-            f"The upstream answered a stream with {answer.content_type or 'no content type'} after a long silence."
+            f"The upstream answered a stream with {response.content_type or 'no content type'} after a long silence."
         )
     if bodiless:
         await reply.finish()
@@ -194,7 +197,7 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
     reply.pausable = stream
     try:
         watch.wait()
-        while piece := await answer.read():
+        while piece := await response.read():
             if capture is not None:
                 capture.add(piece)
             if turn is not None:
@@ -212,9 +215,9 @@ async def relay(request: ProxyRequest, answer: Response, *, capture: BodyCapture
     await reply.finish()
 
 
-def is_event_stream(answer: Response) -> bool:
+def is_event_stream(response: Response) -> bool:
     """Return whether a response is declared as SSE."""
-    return answer.content_type == "text/event-stream"
+    return response.content_type == "text/event-stream"
 
 
 class Finding(Protocol):

@@ -21,7 +21,7 @@ from patchbay.formats.codecs.json import JsonArguments
 from patchbay.formats.codecs.named import BracketArguments
 from patchbay.formats.codecs.python import PythonCalls
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.scanner import Region
+from patchbay.formats.scanner import RegionReader
 from patchbay.formats.source import MalformedCall, NoMatch, Steps, Truncated, discard, marker_set
 from patchbay.formats.spec import Kind, Wrapper
 from patchbay.formats.values.json_strict import json_string
@@ -40,7 +40,7 @@ class PromptWords:
     ends: tuple[str, ...]
     special: bool = False
 
-    def __call__(self, context: Context) -> Region:
+    def __call__(self, context: Context) -> RegionReader:
         """Return the reader of such calls."""
         return PromptedCalls(context, self).read
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from patchbay.errors import ConfigurationError
 from patchbay.formats.codecs.json import emit_call_text, object_text
 from patchbay.formats.context import Context, Reader
-from patchbay.formats.scanner import Region
+from patchbay.formats.scanner import RegionReader
 from patchbay.formats.source import NoMatch, Steps, discard, marker_set
 from patchbay.formats.values.json_strict import strict_json
 from patchbay.formats.values.raw_text import UntypedArguments
@@ -44,7 +44,7 @@ class XmlTools(Reader):
         self._tools = tools
         self.markers = tuple(dict.fromkeys((*others, *tools)))
 
-    def region(self, marker: str) -> Region | None:
+    def reader_of(self, marker: str) -> RegionReader | None:
         """Return the reader of an opening tag, None for other markers."""
         return self.read if marker in self._tools else None
 

@@ -16,7 +16,7 @@ from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, drive_async
 from patchbay.models.wire import decode
 from patchbay.server.errors import JSON_TYPE, excerpt
-from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_downward, own_headers
+from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_headers_for_client, own_headers
 from patchbay.server.origin import ClientError
 from patchbay.server.upstream import is_event_stream, relay
 
@@ -41,14 +41,14 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class ChatUpstream:
-    """The upstream of one client request. ``answer`` is the response being read."""
+    """The upstream of one client request. ``response`` is the one being read."""
 
     def __init__(self, request: ProxyRequest, headers: Headers, exchange: Exchange[Any]) -> None:
         self._request = request
         self._headers = headers
         self._exchange = exchange
         self._declared = False
-        self.answer: Response
+        self.response: Response
         self.sink: Callable[[bytes], bool] | None = None
         """Gets pieces within the network callback, until it refuses one."""
 
@@ -63,15 +63,16 @@ class ChatUpstream:
     async def _get(self, path: str, *, at_root: bool = False) -> Any:
         """Return the JSON document of a path, None without one. Raises PatchbayError, also where it may come later."""
         request = self._request
-        answer = await request.upstream.open("GET", path, b"", request.upward(OWN_HEADERS[False, False]), None, at_root=at_root)
+        headers = request.headers_for_upstream(OWN_HEADERS[False, False])
+        response = await request.upstream.open("GET", path, b"", headers, None, at_root=at_root)
         try:
-            body = await request.read(answer, ANSWER_LIMIT)
+            body = await request.read(response, ANSWER_LIMIT)
         finally:
-            answer.close()
-        if answer.status in DESCRIBES_LATER:
-            raise UpstreamError(f"The upstream answered {answer.status}.", upstream_status=answer.status)
+            response.close()
+        if response.status in DESCRIBES_LATER:
+            raise UpstreamError(f"The upstream answered {response.status}.", upstream_status=response.status)
         try:
-            return decode(body) if answer.status == 200 else None
+            return decode(body) if response.status == 200 else None
         except (ValueError, RecursionError):
             return None
 
@@ -84,59 +85,60 @@ class ChatUpstream:
             headers = turn.trace.replaced_in(headers, turn.trace.attempt(len(turn.attempts)))
         request.log("upstream_request", stream=self._exchange.upstream_streams, body=body)
         request.watch.wait()
-        self.answer = answer = await request.upstream.open("POST", CHAT, request.scope.get("query_string", b""), headers, body)
-        return await self._rejection() if answer.status >= 400 or answer.status in _REDIRECTS else None
+        query = request.scope.get("query_string", b"")
+        self.response = response = await request.upstream.open("POST", CHAT, query, headers, body)
+        return await self._rejection() if response.status >= 400 or response.status in _REDIRECTS else None
 
     async def send(self, body: bytes) -> UpstreamRejection | bytes | None:
         """Send a request; return a rejection, a whole answer, or None where a stream is to be read."""
         rejection = await self.open(body)
         if rejection is not None:
             return rejection
-        check_is_plain(self.answer)
-        if not self._exchange.upstream_streams or is_json(self.answer):
-            return await read_whole(self._request, self.answer)
-        self._declared = is_event_stream(self.answer)
+        check_is_plain(self.response)
+        if not self._exchange.upstream_streams or is_json(self.response):
+            return await read_whole(self._request, self.response)
+        self._declared = is_event_stream(self.response)
         return None
 
     async def read(self) -> bytes:
         """Read the next piece of the stream; b"" at its end, or where the sink wants no more of it."""
-        request, answer = self._request, self.answer
+        request, response = self._request, self.response
         try:
             request.watch.wait()
             if self.sink is not None:
-                await answer.pass_to(self.sink)
+                await response.pass_to(self.sink)
                 request.watch.wait()
-            piece = await answer.read()
+            piece = await response.read()
         except StreamDone:
             return b""
         except ClientError as error:
             raise request.upstream.failure(error) from error
         if piece and not self._declared:
-            check_is_stream(answer, request.redact(piece))
+            check_is_stream(response, request.redact(piece))
             self._declared = True
         return piece
 
     async def close(self) -> None:
         """Close the response. A connection that was read to the end is back in the pool already."""
-        if hasattr(self, "answer"):  # the upstream could be reached
-            self.answer.close()
+        if hasattr(self, "response"):  # the upstream could be reached
+            self.response.close()
 
     async def _rejection(self) -> UpstreamRejection:
-        request, answer = self._request, self.answer
-        if answer.status in _REDIRECTS:
+        request, response = self._request, self.response
+        if response.status in _REDIRECTS:
             raise UpstreamError(
-                f"The upstream answered with a redirect (HTTP {answer.status}) to "
-                f"{request.redact.text(answer.header(b'location') or 'nowhere')}: set that address as the upstream."
+                f"The upstream answered with a redirect (HTTP {response.status}) to "
+                f"{request.redact.text(response.header(b'location') or 'nowhere')}: set that address as the upstream."
             )
-        body, error = await request.read_rejection(answer, chat=True)
-        return UpstreamRejection(answer.status, body.decode("utf-8", "replace"), error)
+        body, error = await request.read_rejection(response, chat=True)
+        return UpstreamRejection(response.status, body.decode("utf-8", "replace"), error)
 
 
 async def run_chat(request: ProxyRequest, exchange: Exchange[bytes]) -> None:
     """Run one exchange. Raises PatchbayError; ``request.reply`` knows whether the response has started."""
     reply, watch = request.reply, request.watch
     streaming = exchange.client_streams
-    upstream = ChatUpstream(request, request.upward(OWN_HEADERS[exchange.transparent, streaming]), exchange)
+    upstream = ChatUpstream(request, request.headers_for_upstream(OWN_HEADERS[exchange.transparent, streaming]), exchange)
     if streaming:
         watch.beat(reply.heartbeat)
     capture = request.capture()
@@ -165,12 +167,12 @@ async def _forward_without_tools(
         request.turn.add_attempt(attempt)
     try:
         rejection = await upstream.open(exchange.request)
-        attempt.status = upstream.answer.status
+        attempt.status = upstream.response.status
         if rejection is not None:
             raise rejection.error
         if request.turn is not None:
-            request.turn.coding = upstream.answer.coding
-        await relay(request, upstream.answer, capture=capture)
+            request.turn.coding = upstream.response.coding
+        await relay(request, upstream.response, capture=capture)
     finally:
         attempt.ended = time.time()
         await upstream.close()
@@ -184,7 +186,7 @@ async def _write(
     await request.watch.before_write()
     if capture is not None:
         capture.add(out)
-    headers = [] if reply.started or exchange.fell_back else chat_downward(upstream.answer.headers)
+    headers = [] if reply.started or exchange.fell_back else chat_headers_for_client(upstream.response.headers)
     if not exchange.client_streams:
         await reply.whole(200, [JSON_TYPE, *headers], out)
         return
@@ -193,40 +195,40 @@ async def _write(
     await (reply.finish(out) if exchange.complete else reply.write(out))
 
 
-async def read_whole(request: ProxyRequest, answer: Response) -> bytes:
+async def read_whole(request: ProxyRequest, response: Response) -> bytes:
     """Read a response that is not a stream. Raises UpstreamError for one that is too large or not JSON."""
-    body = await request.read(answer, ANSWER_LIMIT)
+    body = await request.read(response, ANSWER_LIMIT)
     if len(body) > ANSWER_LIMIT:
         raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
-    if not is_json(answer) and body.lstrip()[:1] not in (b"{", b"["):
-        raise _unreadable(answer, request.redact(body))
+    if not is_json(response) and body.lstrip()[:1] not in (b"{", b"["):
+        raise _unreadable(response, request.redact(body))
     return body
 
 
-def is_json(answer: Response) -> bool:
+def is_json(response: Response) -> bool:
     """Return whether a response is declared as JSON."""
-    return "json" in answer.content_type
+    return "json" in response.content_type
 
 
-def check_is_plain(answer: Response) -> None:
+def check_is_plain(response: Response) -> None:
     """Raise UpstreamError for a compressed response."""
-    if answer.coding:
-        raise UpstreamError(f"The upstream compressed its answer ({answer.coding}), against the request.")
+    if response.coding:
+        raise UpstreamError(f"The upstream compressed its answer ({response.coding}), against the request.")
 
 
-def check_is_stream(answer: Response, piece: bytes) -> None:
+def check_is_stream(response: Response, piece: bytes) -> None:
     """Accept a stream that is declared otherwise (some servers say text/plain); raise UpstreamError for anything else."""
     first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
-    if first.startswith((b"<", b"{", b"[")) or "html" in answer.content_type:
-        raise _unreadable(answer, piece)
+    if first.startswith((b"<", b"{", b"[")) or "html" in response.content_type:
+        raise _unreadable(response, piece)
 
 
-def _unreadable(answer: Response, body: bytes) -> UpstreamError:
+def _unreadable(response: Response, body: bytes) -> UpstreamError:
     """Describe an unreadable response. ``body`` is redacted already: half a key would not be recognised in an excerpt."""
     text = excerpt(body) or "an empty body"
     return UpstreamError(
-        f"The upstream answered HTTP {answer.status} with {answer.header(b'content-type') or 'no content type'}, "
+        f"The upstream answered HTTP {response.status} with {response.header(b'content-type') or 'no content type'}, "
         f"which is not a chat completion: {text}",
-        upstream_status=answer.status,
+        upstream_status=response.status,
         body=body[:1000].decode("utf-8", "replace"),
     )

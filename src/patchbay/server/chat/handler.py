@@ -76,7 +76,7 @@ _ROLE: Final = "patchbay.role"
 _SESSION: Final = "patchbay.session"
 """The scope's key for the value of SESSION_HEADER."""
 
-_OWN_HEADERS: Final = {ROLE_HEADER.lower().encode(): _ROLE, SESSION_HEADER.lower().encode(): _SESSION}
+_SCOPE_KEYS: Final = {ROLE_HEADER.lower().encode(): _ROLE, SESSION_HEADER.lower().encode(): _SESSION}
 _MOST_SESSIONS: Final = 1000
 _NOT_PARAMETERS: Final = frozenset({"messages", "tools", "tool_choice", "stream"})
 _WORD_SEPARATORS: Final = re.compile(rb"[\s,;:='\"]+")
@@ -141,8 +141,8 @@ class ToolChat:
 
     def read_headers(self, scope: Any) -> Any:
         """Return the scope of a request with this server's own headers moved to keys, and without its token in any header."""
-        own = {_OWN_HEADERS[name]: value for name, value in reversed(scope["headers"]) if name in _OWN_HEADERS}
-        headers = [(name, value) for name, value in scope["headers"] if name not in _OWN_HEADERS and not self._has_token(value)]
+        own = {_SCOPE_KEYS[name]: value for name, value in reversed(scope["headers"]) if name in _SCOPE_KEYS}
+        headers = [(name, value) for name, value in scope["headers"] if name not in _SCOPE_KEYS and not self._has_token(value)]
         return {**scope, "headers": headers, **own}
 
     def _has_token(self, value: bytes) -> bool:

@@ -20,7 +20,7 @@ from patchbay.models.providers import Provider
 from patchbay.models.tool_encoder import ToolEncoder
 from patchbay.models.wire import encode
 from patchbay.server.chat.completion import OWN_HEADERS, ChatUpstream
-from patchbay.server.http import Headers, chat_downward
+from patchbay.server.http import Headers, chat_headers_for_client
 
 if TYPE_CHECKING:
     from patchbay.server.upstream import ProxyRequest
@@ -74,7 +74,8 @@ class UpstreamModel:
         self._encoder = encoder
         self._written = written
         self._make_exchange = backend.make_searching_exchange if searching else backend.make_exchange
-        self._sent = [pair for pair in request.upward(OWN_HEADERS[False, stream]) if pair[0] not in _ONE_REQUEST]
+        headers = request.headers_for_upstream(OWN_HEADERS[False, stream])
+        self._request_headers = [pair for pair in headers if pair[0] not in _ONE_REQUEST]
         self.first: Answer | None = None
         self.last = Answer()
         self.headers: Headers = []
@@ -102,9 +103,9 @@ class UpstreamModel:
         encoder = EventEncoder()
         exchange = self._make_exchange(encode(body), encoder)
         exchange.log = self._request.turn
-        upstream = ChatUpstream(self._request, self._sent, exchange)
+        upstream = ChatUpstream(self._request, self._request_headers, exchange)
         answer = await open_answer(exchange, upstream)
-        self.headers = [] if exchange.fell_back else chat_downward(upstream.answer.headers)
+        self.headers = [] if exchange.fell_back else chat_headers_for_client(upstream.response.headers)
         self.last = encoder.answer
         self.first = self.first or encoder.answer
         return answer
