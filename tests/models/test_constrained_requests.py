@@ -50,7 +50,7 @@ def exchange(memory: Capabilities, *, options: dict[str, Any] | None = None, **f
 
 def record(asked: Exchange[bytes]) -> RequestRecord:
     """What the record of a request says after the attempt that comes next."""
-    asked.log = turn = asked.log or TurnStore().begin("t", "chat", b"{}", Redactor())
+    asked.attempt_log = turn = asked.attempt_log or TurnStore().begin("t", "chat", b"{}", Redactor())
     assert isinstance(turn, Turn)
     asked._log_attempt(turn)
     return record_of(turn)

@@ -29,7 +29,6 @@ from patchbay.frontends.base import (
     function_of,
     json_format,
     member,
-    objects,
     read_object,
     refuse,
     text_part,
@@ -39,7 +38,7 @@ from patchbay.frontends.client_tools import anthropic_tool
 from patchbay.models.error_bodies import as_patchbay_error, error_text
 from patchbay.models.parts import AnswerChoice
 from patchbay.models.upstream_errors import QUOTA, context_tokens, status_of, subject_of
-from patchbay.models.wire import encode
+from patchbay.models.wire import encode, objects
 from patchbay.types import ToolCall
 
 _omit = OmissionLog("Anthropic Messages")

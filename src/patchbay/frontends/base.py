@@ -182,7 +182,7 @@ class Conversation:
         self.messages.append({"role": role, "content": content})
 
     def user(self, parts: list[dict[str, Any]]) -> None:
-        """Add a message of the user, unless it is empty."""
+        """Add a message of the user, what the results before it show included; none if both are empty."""
         if self._shown:
             parts, self._shown = [_SHOWN, *self._shown, *parts], []
         if parts:
@@ -304,11 +304,6 @@ def each_object(values: Any, path: str, words: str = "an array") -> Iterator[tup
     for index, value in enumerate(checked(values, list, path, words)):
         where = f"{path}[{index}]"
         yield where, checked(value, dict, where, "an object")
-
-
-def objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in an optional array; empty for anything else."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 class OmissionLog:

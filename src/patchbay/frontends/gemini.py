@@ -29,7 +29,6 @@ from patchbay.frontends.base import (
     function_of,
     json_format,
     member,
-    objects,
     read_object,
     refuse,
     text_part,
@@ -38,7 +37,7 @@ from patchbay.frontends.base import (
 from patchbay.models.error_bodies import as_patchbay_error, error_text
 from patchbay.models.parts import AnswerChoice
 from patchbay.models.upstream_errors import context_tokens, status_of
-from patchbay.models.wire import decode, encode, sse_event
+from patchbay.models.wire import decode, encode, objects, sse_event
 from patchbay.types import ToolCall
 
 _omit = OmissionLog("Gemini")

@@ -28,13 +28,12 @@ from patchbay.frontends.base import (
     function_of,
     joined,
     member,
-    objects,
     refuse,
     text_part,
 )
 from patchbay.frontends.client_tools import OPENAI
 from patchbay.models.request import read_json
-from patchbay.models.wire import Raw, encode
+from patchbay.models.wire import Raw, encode, objects
 from patchbay.types import PLAIN_TEXT, TEXT_WITH_GRAMMAR, Message
 
 _omit = OmissionLog("OpenAI Responses")

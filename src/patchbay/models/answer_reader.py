@@ -106,12 +106,12 @@ class AnswerReader(Generic[Out]):
                     if choice.parser.take_prose(text):
                         choice.raw_text.append(text)
                         return True
-                    return choice.text(text, passable=True)
+                    return choice.read_text(text, passable=True)
                 if choice.kept is None and choice.parser.take_prose(text):
                     choice.raw_text.append(text)
                     choice.send(TextDelta(text))
                 else:
-                    choice.text(text, passable=False)
+                    choice.read_text(text, passable=False)
                 return False
         try:
             events = self._sse.feed(data)
@@ -229,7 +229,7 @@ class AnswerReader(Generic[Out]):
             except ValueError:
                 break
             count = fed.count(BETWEEN) + 1
-            if choice.text(text, passable=encoder.passes_text):
+            if choice.read_text(text, passable=encoder.passes_text):
                 run = b"\n\ndata: ".join(events[at + done : at + done + count])
                 self.out.append(encoder.pass_on(0, b"data: " + run + b"\n\n"))
             done += count
@@ -375,9 +375,9 @@ class AnswerReader(Generic[Out]):
         if content and calls:
             passable = untouched = False  # a chunk cannot be passed on in part
         if isinstance(content, str):
-            untouched = choice.text(content, logprobs=bytes(given.logprobs), passable=passable) and untouched
+            untouched = choice.read_text(content, logprobs=bytes(given.logprobs), passable=passable) and untouched
         if calls and isinstance(calls, list):
-            untouched = choice.native(calls, passable=passable and encoder.passes_calls) and untouched
+            untouched = choice.read_native_calls(calls, passable=passable and encoder.passes_calls) and untouched
         if not untouched:
             self._send_others(choice, delta)
         if choice.hold and choice.has_call and self._admitted():
@@ -390,9 +390,9 @@ class AnswerReader(Generic[Out]):
         if (reasoning := message.get("reasoning_content") or message.get("reasoning")) and isinstance(reasoning, str):
             choice.raw_reasoning.append(reasoning)
         if isinstance(content := message.get("content"), str):
-            choice.text(content, passable=False, is_whole=True)
+            choice.read_text(content, passable=False, is_whole=True)
         if isinstance(calls := message.get("tool_calls"), list) and calls:
-            choice.native(calls)
+            choice.read_native_calls(calls)
         self._forget_template()
         choice.close(finish)
         if choice.hold and choice.has_call and self._admitted():

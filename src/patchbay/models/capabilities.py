@@ -82,7 +82,8 @@ class ModelCapabilities:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._open_answers = 0
+        self.open_answers = 0
+        """How many answers without a call have decided nothing."""
         self._unopened = 0
         self.mode: Mode | None = None
         self.why = ""
@@ -109,11 +110,6 @@ class ModelCapabilities:
                 self._log(words)
 
     @property
-    def open_answers(self) -> int:
-        """How many answers without a call have decided nothing."""
-        return self._open_answers
-
-    @property
     def limits(self) -> list[str]:
         """What its server does not take, in words."""
         accepts = self.accepts
@@ -124,12 +120,8 @@ class ModelCapabilities:
     @property
     def probe_due(self) -> bool:
         """Whether to check an answer without a call now: the 1st, 2nd, 4th, 8th … of a model with no known mode."""
-        number = self._open_answers + 1
+        number = self.open_answers + 1
         return self.mode is None and number & (number - 1) == 0
-
-    def count_open_answer(self) -> None:
-        """Count an answer without a call that decided nothing."""
-        self._open_answers += 1
 
     @property
     def prefilled(self) -> bool:

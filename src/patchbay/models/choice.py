@@ -8,13 +8,35 @@ from typing import Any, Literal
 
 from patchbay.formats.events import CallArguments, CallCut, CallEnd, CallStart, ReasoningDelta, TextDelta, TextWasReasoning
 from patchbay.formats.parser import StreamParser
+from patchbay.formats.values.tool_names import ToolRules
 from patchbay.models.native_calls import NativeCalls
+from patchbay.models.options import TextOptions
 from patchbay.models.parts import NO_LOGPROBS, InvalidCall, OtherFields, Part
 from patchbay.models.policy import ChoiceOutcome, Policy
 from patchbay.types import ToolCall
 
 Send = Callable[[int, Part, bytes], bool]
 """Sends a part of a choice, with the logprobs of its chunk as JSON; returns whether the client sees anything of it."""
+
+
+def make_parser(rules: ToolRules, options: TextOptions, *, prefilled: bool, begins_json: bool = False) -> StreamParser:
+    """Return the parser of a choice. ``prefilled``: the prompt opened the reasoning (else the text decides).
+
+    JSON that was asked for (``begins_json``) has no reasoning before it, and tags in its strings are none.
+    """
+    return StreamParser(
+        rules,
+        format=options.format,
+        tool_call_tag=options.tool_call_tag,
+        tool_result_tag=options.tool_result_tag,
+        lenient_fences=options.lenient_fences,
+        reasoning=options.reasoning and (prefilled or not begins_json),
+        reasoning_tag=options.reasoning_tag,
+        reasoning_prefilled=prefilled or None,
+        unknown_tools=options.unknown_tools,
+        xml_tools=options.xml_tools,
+        generate_id=options.generate_id,
+    )
 
 
 class ChoiceReader:
@@ -78,8 +100,7 @@ class ChoiceReader:
         """The calls that were admitted, native ones included."""
         self._invalid: list[ToolCall] = []
         self._finish: str | None = None
-        self._broken = False
-        """There was a call that the policy does not allow."""
+        self._breaks_policy = False
         self._has_text = False
         self._cut = False
         self._indices = 0
@@ -111,7 +132,7 @@ class ChoiceReader:
 
     # what the server sends
 
-    def text(self, content: str, *, logprobs: bytes = NO_LOGPROBS, passable: bool, is_whole: bool = False) -> bool:
+    def read_text(self, content: str, *, logprobs: bytes = NO_LOGPROBS, passable: bool, is_whole: bool = False) -> bool:
         """Read content. True if its chunk is to be passed on unchanged: all of it is prose that the parser returned at once.
 
         ``passable``: the chunk may be passed on. If it is not, the parser's parts are sent here. ``is_whole``: no more follows.
@@ -139,8 +160,8 @@ class ChoiceReader:
             self.send(OtherFields({}), logprobs)
         return False
 
-    def native(self, deltas: Sequence[Any], *, passable: bool = False) -> bool:
-        """Read the server's own calls. True if the chunk is to be passed on unchanged; see ``text``."""
+    def read_native_calls(self, deltas: Sequence[Any], *, passable: bool = False) -> bool:
+        """Read the server's own calls. True if the chunk is to be passed on unchanged; see ``read_text``."""
         parts = self._native.feed(deltas)
         if passable and self._native.unchanged and self._admits_unchanged(parts):
             for part in self._native.late:
@@ -235,7 +256,7 @@ class ChoiceReader:
     def _next_index(self, name: str) -> int | None:
         """Return the client's index of a call that begins; None if the client does not get it."""
         if not self._policy.admits(name):
-            self._broken = True
+            self._breaks_policy = True
             return None
         if self._policy.single and self._indices:
             return None
@@ -321,7 +342,7 @@ class ChoiceReader:
             calls=self.calls,
             invalid=self._invalid,
             native=len(self._native) > 0,
-            broken=self._broken,
+            breaks_policy=self._breaks_policy,
             cut=self._cut,
             at_limit=self._finish == "length",
             visible=self.visible,

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final, Generic, Literal, cast
 
 from patchbay.errors import InvalidCallError, PatchbayError, ResponseFormatError, ToolChoiceError
-from patchbay.formats.parser import StreamParser, random_call_id
-from patchbay.formats.values.tool_names import ToolRules, make_rules
+from patchbay.formats.parser import random_call_id
+from patchbay.formats.values.tool_names import make_rules
 from patchbay.models.answer_reader import AnswerReader, read_completion
 from patchbay.models.attempt import Attempt, AttemptLog
 from patchbay.models.capabilities import Capabilities, Mode, ServerFacts
-from patchbay.models.choice import ChoiceReader, Send
+from patchbay.models.choice import ChoiceReader, Send, make_parser
 from patchbay.models.encoder import AnswerEncoder, ChatEncoder, LegacyChatEncoder, Out, WholeEncoder
 from patchbay.models.native_calls import NativeCalls
 from patchbay.models.options import TextOptions
@@ -96,26 +96,6 @@ class _CurrentAttempt(Generic[Out]):
         """Why the answer does not fit the format."""
 
 
-def make_parser(rules: ToolRules, options: TextOptions, *, prefilled: bool, begins_json: bool = False) -> StreamParser:
-    """Return the parser of a choice. ``prefilled``: the prompt opened the reasoning (else the text decides).
-
-    JSON that was asked for (``begins_json``) has no reasoning before it, and tags in its strings are none.
-    """
-    return StreamParser(
-        rules,
-        format=options.format,
-        tool_call_tag=options.tool_call_tag,
-        tool_result_tag=options.tool_result_tag,
-        lenient_fences=options.lenient_fences,
-        reasoning=options.reasoning and (prefilled or not begins_json),
-        reasoning_tag=options.reasoning_tag,
-        reasoning_prefilled=prefilled or None,
-        unknown_tools=options.unknown_tools,
-        xml_tools=options.xml_tools,
-        generate_id=options.generate_id,
-    )
-
-
 class Exchange(Generic[Out]):
     """One request of a client until its answer ends. Raises InvalidRequestError for a body that cannot be served."""
 
@@ -138,8 +118,7 @@ class Exchange(Generic[Out]):
         """The last attempt failed, and the answer is an earlier one's."""
         self._own_encoder = encoder or cast("AnswerEncoder[Out]", LegacyChatEncoder() if client_request.legacy else ChatEncoder())
         self._encoder: AnswerEncoder[Out] = self._own_encoder
-        self.log: AttemptLog | None = None
-        """Keeps the attempts."""
+        self.attempt_log: AttemptLog | None = None
         self._logged: Attempt | None = None
         """The last attempt in the log."""
         self._attempt: _CurrentAttempt[Out] = _CurrentAttempt(Purpose.ANSWER)
@@ -151,7 +130,6 @@ class Exchange(Generic[Out]):
         """How often the model was asked again, and for what."""
         self.reasons: list[str] = []
         """Why the model was asked again, in words."""
-        self._outcomes: Sequence[ChoiceOutcome] = ()
         self._is_learning = False
         """It is not known yet how the model takes tools: this request's outcome is recorded."""
         self._needs_description = False
@@ -212,8 +190,8 @@ class Exchange(Generic[Out]):
         again = True
         while again:
             out = self._encoder.join(())
-            if self.log is not None:
-                self._log_attempt(self.log)
+            if self.attempt_log is not None:
+                self._log_attempt(self.attempt_log)
             try:
                 response = yield Step.SEND
                 if response is None:
@@ -400,7 +378,7 @@ class Exchange(Generic[Out]):
             ways = {"native": "it called a tool by itself", "text": "it wrote a call once its tools were in the prompt"}
             self._known.learn_mode(self._builder.mode, ways[self._builder.mode])
         else:
-            self._known.count_open_answer()
+            self._known.open_answers += 1
 
     # the answer is judged
 
@@ -417,7 +395,7 @@ class Exchange(Generic[Out]):
 
     def _verdict(self, reader: AnswerReader[Out]) -> Verdict:
         """Decide what becomes of an answer. Raises ToolChoiceError, ResponseFormatError, InvalidCallError."""
-        outcomes = self._outcomes = reader.outcomes()
+        outcomes = reader.outcomes()
         called = any(outcome.called for outcome in outcomes)
         if self._check_for_dropped_tools(outcomes, reader.usage):
             if called or self._check_format(outcomes):
@@ -440,7 +418,7 @@ class Exchange(Generic[Out]):
 
     def _check_for_dropped_tools(self, outcomes: Sequence[ChoiceOutcome], usage: Any) -> bool:
         """Whether the server may have dropped ``tools`` for this native answer, so that the contract is tried."""
-        if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.broken for outcome in outcomes):
+        if self._attempt.purpose is not Purpose.PROBE or any(outcome.called or outcome.breaks_policy for outcome in outcomes):
             return False
         tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
         had_tools = self._client_request.had_tools(tokens) if isinstance(tokens, int) else None
@@ -467,7 +445,7 @@ class Exchange(Generic[Out]):
                 if complaints := schema_error_messages(tools.specs, outcome.calls):
                     self._rounds["repair"] += 1
                     self.reasons.append("the arguments do not fit the schema: asked again")
-                    self._builder.extra += ask_for_repair(outcome, complaints)
+                    self._builder.retry_messages += ask_for_repair(outcome, complaints)
                     return True
         return self._builder.format is not None and self._prepare_answer_retry(outcomes)
 
@@ -476,7 +454,7 @@ class Exchange(Generic[Out]):
         policy = self._client_request.policy
         is_cut = outcome.cut or (outcome.at_limit and bool(self._builder.constraint.fields))  # (it was on its way to a call)
         is_missing = policy.needed and not outcome.calls and not is_cut
-        is_wrong = outcome.broken and not outcome.calls and not outcome.prose
+        is_wrong = outcome.breaks_policy and not outcome.calls and not outcome.prose
         if not (outcome.invalid or is_missing or is_wrong):
             return False
         asked = self._rounds["choice"]
@@ -487,7 +465,7 @@ class Exchange(Generic[Out]):
         self._rounds["choice"] += 1
         self.reasons.append(f"{'invalid arguments' if outcome.invalid else 'tool_choice was not met'}: asked again")
         again = ask_for_arguments(outcome) if outcome.invalid else ask_for_tool_choice(outcome, policy.complaint())
-        self._builder.extra += again
+        self._builder.retry_messages += again
         return True
 
     def _check_format(self, outcomes: Sequence[ChoiceOutcome]) -> bool:
@@ -522,7 +500,7 @@ class Exchange(Generic[Out]):
             self._rounds["answer"] += 1
         self.reasons.append("the answer does not fit response_format: asked again")
         upstream.format_only = True
-        upstream.extra += ask_for_answer(outcomes[0], upstream.format.demand(complaint))
+        upstream.retry_messages += ask_for_answer(outcomes[0], upstream.format.demand(complaint))
         return True
 
     def _use_fitting(self, reader: AnswerReader[Out]) -> None:

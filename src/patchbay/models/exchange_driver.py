@@ -1,6 +1,7 @@
 """Drives an Exchange over a server: sends its requests, feeds it the responses, and yields the client's answer.
 
-``Exchange.steps`` makes all decisions; this is only the I/O. A server may feed a stream that has begun to the exchange itself
+``Exchange.steps`` makes the decisions; this is the I/O. Only what a ChatModel leaves out since a server refuses it by name is
+decided here (``ask_without_refused_fields``). A server may feed a stream that has begun to the exchange itself
 (``ResponseWriter.direct_sink``): ``read`` then returns at the end.
 """
 

@@ -99,7 +99,7 @@ def _contents(messages: Sequence[Message], *, signed: bool) -> list[dict[str, An
         elif role == "tool":
             part = _response(message, names)
             # All results of a round go into one content of their own.
-            if contents and _is_results(contents[-1]):
+            if contents and "function_response" in contents[-1]["parts"][0]:
                 contents[-1]["parts"].append(part)
             else:
                 contents.append({"role": "user", "parts": [part]})
@@ -112,10 +112,6 @@ def _append(contents: list[dict[str, Any]], role: str, parts: list[dict[str, Any
     """Add a turn, unless it has no parts: Gemini refuses those."""
     if parts:
         contents.append({"role": role, "parts": parts})
-
-
-def _is_results(content: Mapping[str, Any]) -> bool:
-    return "function_response" in content["parts"][0]
 
 
 def _model_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
@@ -446,9 +442,9 @@ class GeminiChatModel:
         tools = self._encoder.of(request.tools)
         body = {**self._named, **tools.body(request), "stream": True, "stream_options": {"include_usage": True}}
         exchange = Exchange(encode(body), self._options, self._capabilities, EventEncoder())
-        exchange.log = ATTEMPT_LOG.get()
+        exchange.attempt_log = ATTEMPT_LOG.get()
         stream = request.stream
-        answer = drive_async(exchange, _Upstream(lambda body: self._chunks(body, stream=stream)))
+        answer = drive_async(exchange, _GeminiUpstream(lambda body: self._chunks(body, stream=stream)))
         async with aclosing(read_events(answer, tools, GEMINI, stream=stream)) as events:
             async for event, _ in events:
                 yield event
@@ -503,7 +499,7 @@ class GeminiChatModel:
         return (getattr(getattr(self._client, "_api_client", None), "api_key", None),)
 
 
-class _Upstream(AsyncUpstream):
+class _GeminiUpstream(AsyncUpstream):
     """``generate_content`` as the server behind an exchange; ``ask`` yields the chunks of an answer."""
 
     def __init__(self, ask: Callable[[Any], AsyncGenerator[Chunk, None]]) -> None:

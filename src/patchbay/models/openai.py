@@ -178,7 +178,7 @@ class OpenAIChatModel:
         if headers := trace_headers():
             call["extra_headers"] = {**headers, **(call.get("extra_headers") or {})}
         exchange = Exchange(encode(sent | (body.get("extra_body") or {})), self._options, self._capabilities, EventEncoder())
-        exchange.log = ATTEMPT_LOG.get()
+        exchange.attempt_log = ATTEMPT_LOG.get()
         client, post = self._client, self._post
         return await open_answer(exchange, _LookAlikeUpstream(client, call) if post is None else _SdkUpstream(client, call, post))
 

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 class ChoiceOutcome(msgspec.Struct, frozen=True):
     """The outcome of one choice of an answer.
 
-    ``invalid``: calls whose arguments are no JSON object. ``native``: there are native calls. ``broken``: a call breaks the
-    policy. ``cut``: it ended inside a call. ``at_limit``: it ended at the limit of tokens. ``visible``: some of it was sent to
-    the client. ``prose``: it has text beside calls. ``text``: the model's text. ``answer``: the content to check against
+    ``invalid``: calls whose arguments are no JSON object. ``native``: there are native calls. ``breaks_policy``: a call
+    is not allowed. ``cut``: it ended inside a call. ``at_limit``: it ended at the limit of tokens. ``visible``: some of it was
+    sent to the client. ``prose``: it has text beside calls. ``text``: the model's text. ``answer``: the content to check against
     ``response_format``, None without one or once some of it was sent.
     """
 
     calls: Sequence[ToolCall]
     invalid: Sequence[ToolCall]
     native: bool
-    broken: bool
+    breaks_policy: bool
     cut: bool
     at_limit: bool
     visible: bool

@@ -402,16 +402,16 @@ class ChatCompletionBody(RequestFields):
         return False if words <= tokens < (words + self.request_tools.words) * 3 // 4 else None
 
     def native_body(
-        self, extra: list[Message], added: dict[str, Any], *, tool_choice_in_words: bool, format_apart: bool, roles: Roles
+        self, more: list[Message], added: dict[str, Any], *, tool_choice_in_words: bool, format_apart: bool, roles: Roles
     ) -> bytes:
-        """Return the client's body with ``extra`` messages appended, and with the fields ``added``.
+        """Return the client's body with ``more`` messages appended, and with the fields ``added``.
 
         ``tool_choice_in_words``: the server takes no ``tool_choice``, so it is moved into the prompt; ``format_apart``: the same
         for a server that takes no ``response_format`` beside tools.
         """
         in_words = tool_choice_in_words and self.restricts_calls
         apart = format_apart and self.answer_format is not None
-        if not (extra or added or in_words or apart or roles is not Roles.ALL):
+        if not (more or added or in_words or apart or roles is not Roles.ALL):
             self.check_messages()
             return self.body
         view = [*self.messages]
@@ -423,10 +423,10 @@ class ChatCompletionBody(RequestFields):
             _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
             left_out |= {"tool_choice", "function_call"}
         fields = {name: raw for name, raw in self.fields.items() if name not in left_out}
-        return encode({**fields, **added, "messages": [*view, *extra]})
+        return encode({**fields, **added, "messages": [*view, *more]})
 
     def answer_alone_body(
-        self, extra: list[Message], added: dict[str, Any], *, as_text: bool, format_in_words: bool, roles: Roles
+        self, more: list[Message], added: dict[str, Any], *, as_text: bool, format_in_words: bool, roles: Roles
     ) -> bytes:
         """Return the body that asks for the answer in ``response_format``, without tools.
 
@@ -434,12 +434,12 @@ class ChatCompletionBody(RequestFields):
         """
         assert self.answer_format is not None
         view = with_roles(self._flat() if as_text else self.messages, roles)
-        if not extra:
+        if not more:
             _append_demand(view, self.answer_format.demand())
         body: dict[str, Any] = {name: raw for name, raw in self.fields.items() if name not in _TOOL_FIELDS}
         if format_in_words:
             del body["response_format"]
-        return encode({**body, **added, "messages": [*view, *extra]})
+        return encode({**body, **added, "messages": [*view, *more]})
 
     def constraint(self, backend: Backend, *, reasons: bool, opened: bool) -> Constraint:
         """Return the constraint of a text model's reply. ``reasons``, ``opened``: the model may reason first, has begun to."""
@@ -471,7 +471,7 @@ class ChatCompletionBody(RequestFields):
         """Whether the client's ``tool_choice`` restricts the model."""
         return self.policy.needed or self.policy.forbidden or self.policy.names is not None
 
-    def text_body(self, extra: list[Message], added: dict[str, Any], *, roles: Roles) -> bytes:
+    def text_body(self, more: list[Message], added: dict[str, Any], *, roles: Roles) -> bytes:
         """Return the body for a model that only knows text: without tools, the contract in its system message."""
         assert self.request_tools is not None
         if self.request_tools.problem is not None:
@@ -499,7 +499,7 @@ class ChatCompletionBody(RequestFields):
             view.insert(0, {"role": "system", "content": contract})
         if not self.policy.forbidden and not is_brief:
             _append_demand(view, render_tool_choice(self._tool_choice, parallel=not self.policy.single))
-        view += extra
+        view += more
         body: dict[str, Any] = {}
         for name, raw in self.fields.items():
             if name == "messages":

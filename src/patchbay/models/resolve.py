@@ -163,14 +163,11 @@ def resolve_model(
         raise TypeError(f"A model is a name, a URL, an openai client or a ChatModel, not {type(model).__name__}.")
     if connection:
         raise ConfigurationError(f"{', '.join(connection)}: an openai client brings its own; make it with them.")
-    return _over_client(model, make_options("resolve_model", {"unknown_tools": "keep", **options}))
-
-
-def _over_client(client: Any, settings: TextOptions) -> ChatModel:
     from patchbay.models.openai import OpenAIChatModel
 
-    provider = provider_at(str(getattr(client, "base_url", "")))
-    return OpenAIChatModel(client, provider=provider, options=settings, capabilities=Capabilities(doubts=_doubts(provider)))
+    settings = make_options("resolve_model", {"unknown_tools": "keep", **options})
+    provider = provider_at(str(getattr(model, "base_url", "")))
+    return OpenAIChatModel(model, provider=provider, options=settings, capabilities=Capabilities(doubts=provider is OTHER))
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,7 @@ def _named(text: str, connection: Mapping[str, Any], settings: TextOptions) -> H
     if not text:
         raise ConfigurationError("The model's name is empty.")
     target = _at_url(text, connection) if "://" in text else _at_provider(text, connection)
-    capabilities = Capabilities(doubts=_doubts(target.provider))
+    capabilities = Capabilities(doubts=target.provider is OTHER)
     link = _gemini_link if target.provider.sdk == "google-genai" else _openai_link
     connect = partial(link, target, connection, settings, capabilities)
     return HostedModel(target.name, connect, provider=target.provider.name, where=target.url)
@@ -284,11 +281,6 @@ def _check_limits(timeout: float | None, max_retries: int | None) -> None:
 def _no_key(provider: Provider) -> ConfigurationError:
     variables = " or ".join(dict.fromkeys(endpoint.key_variable for endpoint in provider.endpoints))
     return ConfigurationError(f"There is no key for {provider.name}: set {variables}, or give api_key.")
-
-
-def _doubts(provider: Provider) -> bool:
-    """Whether a server may drop tools without an error; known providers do not."""
-    return provider is OTHER
 
 
 def _openai_link(target: _Target, connection: Mapping[str, Any], settings: TextOptions, capabilities: Capabilities) -> Link:

@@ -37,8 +37,8 @@ class UpstreamRequestBuilder:
 
     ``format_only``: the answer is asked for alone, without tools and with the format enforced. ``streams``: a stream is asked
     for, by the client, or here (``collects``): a server notices that its client has left a stream, but not always for a whole
-    answer. ``asks_usage``: a stream's usage is asked for here. ``extra`` are the messages after the client's: an answer that did
-    not fit, and what is wrong with it.
+    answer. ``asks_usage``: a stream's usage is asked for here. ``retry_messages`` follow the client's: an answer that did not
+    fit, and what is wrong with it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UpstreamRequestBuilder:
         self._is_forced = client_request.options.constrain == "force"
         self.format_only = False
         self.streams = self.collects = self.asks_usage = False
-        self.extra: list[Message] = []
+        self.retry_messages: list[Message] = []
         self.format = client_request.answer_format if client_request.count == 1 else None
         self._client_request = client_request
         self._known = known
@@ -85,13 +85,13 @@ class UpstreamRequestBuilder:
         if self.format_only:
             in_words = accepts.format_use is FormatUse.NEVER
             return self._client_request.answer_alone_body(
-                self.extra, self._added, as_text=text, format_in_words=in_words, roles=roles
+                self.retry_messages, self._added, as_text=text, format_in_words=in_words, roles=roles
             )
         if text:
-            return self._client_request.text_body(self.extra, self._added, roles=roles)
+            return self._client_request.text_body(self.retry_messages, self._added, roles=roles)
         apart = self.format is not None and accepts.format_use is not FormatUse.BESIDE_TOOLS
         return self._client_request.native_body(
-            self.extra, self._added, tool_choice_in_words=accepts.tool_choice_in_words, format_apart=apart, roles=roles
+            self.retry_messages, self._added, tool_choice_in_words=accepts.tool_choice_in_words, format_apart=apart, roles=roles
         )
 
     def _choose_fields(self, *, wants_usage: bool) -> None:
@@ -134,7 +134,7 @@ class UpstreamRequestBuilder:
     def use_text(self) -> None:
         """Put the tools into the prompt from now on."""
         self.mode = "text"
-        self.extra = []
+        self.retry_messages = []
         self._learnt.pop("tool_choice_in_words", None)  # it was about the tools
 
     def adapt(self, status: int, text: str, *, may_use_text: bool) -> str:

@@ -48,13 +48,14 @@ def decode_chunk(data: bytes) -> Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Servers that cut text by UTF-16 units send lone surrogates, which only the standard library decodes.
         chunk = json.loads(data)
-    for choice in _objects(chunk.get("choices")) if isinstance(chunk, dict) else ():
+    for choice in objects(chunk.get("choices")) if isinstance(chunk, dict) else ():
         if "logprobs" in choice:
             choice["logprobs"] = Raw(encode(choice["logprobs"]))
     return msgspec.convert(chunk, Chunk)
 
 
-def _objects(values: Any) -> list[dict[str, Any]]:
+def objects(values: Any) -> list[dict[str, Any]]:
+    """Return the objects in an optional array; empty for anything else."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 

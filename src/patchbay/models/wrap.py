@@ -214,7 +214,7 @@ class _PatchbayClient:
             return exchange
         send = lambda: forward(self._request(request, exchange), stream=exchange.upstream_streams)  # noqa: E731
         get = lambda path, at_root: forward(self._description_request(request, path, at_root=at_root), stream=True)  # noqa: E731
-        upstream = _Upstream(send, get, exchange, is_async=is_async)
+        upstream = _InnerUpstream(send, get, exchange, is_async=is_async)
         library = self.library
         chunks = drive_async(exchange, upstream, (PatchbayError, library.TransportError))
         try:
@@ -252,14 +252,14 @@ class _PatchbayClient:
             await response.aread() if is_async else response.read()
         return response
 
-    def _answer(self, request: Any, upstream: _Upstream, first: bytes) -> Any:
+    def _answer(self, request: Any, upstream: _InnerUpstream, first: bytes) -> Any:
         """Return a whole answer: the upstream's own response if nothing in it was changed."""
         response = upstream.response
         exchange = upstream.exchange
         unchanged = response is not None and not (exchange.fell_back or exchange.upstream_streams) and first is response.content
         return response if unchanged else self._response(request, upstream, content=first)
 
-    def _response(self, request: Any, upstream: _Upstream, **body: Any) -> Any:
+    def _response(self, request: Any, upstream: _InnerUpstream, **body: Any) -> Any:
         exchange, response = upstream.exchange, upstream.response
         headers, status, extensions = {}, 200, {}
         if not exchange.fell_back:
@@ -279,11 +279,7 @@ class _ErrorStatusError(UpstreamError):
         self.response = response
 
 
-def _rejection(response: Any) -> UpstreamRejection:
-    return UpstreamRejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
-
-
-class _Upstream(AsyncUpstream):
+class _InnerUpstream(AsyncUpstream):
     """The server behind the inner client. ``response`` is the one being read, ``transformed`` the one that the SDK reads.
 
     With a blocking client these methods block and never await.
@@ -345,7 +341,9 @@ class _Upstream(AsyncUpstream):
             self._read_from(response)
             return None
         content: bytes = await response.aread() if self._is_async else response.read()
-        return content if response.is_success else _rejection(response)
+        if response.is_success:
+            return content
+        return UpstreamRejection(response.status_code, response.text[:_MOST_ERROR_BYTES], _ErrorStatusError(response))
 
     async def read(self) -> bytes:
         piece: bytes = await self._next() if self._is_async else self._next()

@@ -149,7 +149,7 @@ class CallbackDispatcher:
             answer = await client.request(b"POST", callback.target, headers, body, once=True)
             try:
                 most = self.settings.max_result_size + EXTRA_IMAGE_BYTES
-                if _is_in_lines(answer):
+                if answer.status < 300 and answer.content_type == NDJSON and not answer.coding:
                     read, whole = await _read_lines(answer, most, on_progress)
                 else:
                     read = await answer.read_up_to(most)
@@ -390,10 +390,6 @@ async def _read_lines(answer: Response, limit: int, on_progress: Callable[[Progr
         if lines.is_cut:
             break
     return lines.close()
-
-
-def _is_in_lines(answer: Response) -> bool:
-    return answer.status < 300 and answer.content_type == NDJSON and not answer.coding
 
 
 def _may_be_text(kind: str, body: bytes, *, whole: bool) -> bool:

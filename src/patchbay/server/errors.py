@@ -170,7 +170,7 @@ def upstream_error_body(status: int, content_type: str, body: bytes, *, chat: bo
         return body
     message = error_bodies.message_in(document)  # of another shape than OpenAI's, which is all that a chat client knows
     if not message and body.strip():
-        message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {excerpt(body)}"
+        message = f"The upstream answered HTTP {status} ({content_type or 'no content type'}): {plain_excerpt(body)}"
         if status == 404:
             message += " (Is the upstream's URL its base URL, which mostly ends in /v1?)"
     elif not message:
@@ -205,7 +205,7 @@ def _read_object(body: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def excerpt(body: bytes) -> str:
+def plain_excerpt(body: bytes) -> str:
     """Return the beginning of a body as text without markup, for an error message."""
     text = _TAGS.sub(" ", body[:8192].decode("utf-8", "replace"))
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -23,7 +23,7 @@ from patchbay.frontends.responses_answer import ResponsesEncoder
 from patchbay.frontends.responses_request import ItemNotFoundError
 from patchbay.models.encoder import AnswerEncoder
 from patchbay.models.wire import decode, encode
-from patchbay.server.chat.completion import OWN_HEADERS, check_is_plain, read_whole
+from patchbay.server.chat.completion import OWN_HEADERS
 from patchbay.server.errors import NotFoundError, NoUpstreamError, NoWebSocketError
 from patchbay.server.http import GEMINI_BASE, KEY_HEADERS, VENDOR_KEYS, Headers, Send, find_tail
 from patchbay.server.response_events import EventLogs, EventTail
@@ -35,7 +35,7 @@ from patchbay.server.stored_responses import (
     ResponseRuns,
     ResponseStore,
 )
-from patchbay.server.upstream import ProxyRequest
+from patchbay.server.upstream import ProxyRequest, check_is_plain, read_document
 
 CONNECTION: Final = "patchbay.connection"
 """The scope's key for the ConnectionResponses of a request that came over a WebSocket."""
@@ -403,7 +403,7 @@ async def _fetch_json(request: ProxyRequest, method: str, tail: str, body: bytes
         if response.status >= 400:
             raise (await request.read_rejection(response, chat=False))[1]
         check_is_plain(response)
-        return decode(await read_whole(request, response))
+        return decode(await read_document(request, response))
     finally:
         response.close()
 

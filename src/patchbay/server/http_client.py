@@ -182,20 +182,8 @@ class HttpConnection(asyncio.Protocol):
     """An open connection. ``send`` only while it is idle: after its last response is complete."""
 
     __slots__ = (
-        "_bodiless",
-        "_client",
-        "_complete",
-        "_drained",
-        "_framing",
-        "_headers",
-        "_keep",
-        "_loop",
-        "_parser",
-        "_pieces",
-        "_response",
-        "_transport",
-        "_upload",
-        "on_body",
+        "_bodiless", "_client", "_complete", "_drained", "_framing", "_headers", "_keep", "_loop", "_parser",
+        "_pieces", "_response", "_transport", "_upload", "on_body",
     )  # fmt: skip
 
     def __init__(self, client: HttpClient) -> None:

@@ -326,7 +326,7 @@ class ProxyApp:
     async def _answer(self, state: RequestState, receive: Receive) -> None:
         """Check a request, and answer it. Raises PatchbayError."""
         route = self._frontends.route(state.scope, state.path)
-        tail = CHAT if route is not None else await self._route(state.scope, state.path, state.reply)
+        tail = CHAT if route is not None else await self._answer_without_key(state.scope, state.path, state.reply)
         if tail is None:
             return
         if route is not None:
@@ -361,22 +361,22 @@ class ProxyApp:
         """Begin a turn or an exchange for the ``body`` of a chat completion. Raises PatchbayError."""
         if self._tools is not None:
             await self._tools.hidden_turns.load(body)
-        kept = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact, state.scope["headers"])
+        turn = state.turn = self.turns.begin(state.id, state.protocol, body, state.redact, state.scope["headers"])
         state.reply.ending = b""
-        if self._tools is not None and (turn := self._tools.begin_turn(state.scope, body, encoder)) is not None:
-            state.exchange = turn
-            kept.model, kept.stream, kept.agent, kept.session = turn.model, turn.client_streams, turn.role, turn.session
-            work: _Work = turn.run_turn
+        if self._tools is not None and (chat := self._tools.begin_turn(state.scope, body, encoder)) is not None:
+            state.exchange = chat
+            turn.model, turn.stream, turn.agent, turn.session = chat.model, chat.client_streams, chat.role, chat.session
+            work: _Work = chat.run_turn
         elif self._is_guarded:
             raise UnguardedError(
                 "A request with 'functions', or tools other than functions, is", "'tools' of the type 'function'"
             )
         else:
             state.exchange = exchange = self._make_exchange(body, encoder)
-            exchange.log, kept.model, kept.stream = kept, exchange.model, exchange.client_streams
+            exchange.attempt_log, turn.model, turn.stream = turn, exchange.model, exchange.client_streams
             work = partial(run_chat, exchange=exchange)
-        for watch in self.turns.watchers:
-            watch(kept)
+        for watcher in self.turns.watchers:
+            watcher(turn)
         return work
 
     async def _begin_frontend(self, state: RequestState, route: FrontendRoute, body: bytes, receive: Receive) -> _Work | None:
@@ -421,19 +421,9 @@ class ProxyApp:
         """Run ``work`` while its client and upstream are watched. Raises PatchbayError."""
         settings = self.settings
         with RequestWatchdog(receive, silence=settings.upstream_timeout, interval=settings.heartbeat) as watch:
+            up, log = self._upstream, self._request_log
             await work(
-                ProxyRequest(
-                    state.id,
-                    state.scope,
-                    receive,
-                    state.reply,
-                    watch,
-                    self._upstream,
-                    settings,
-                    state.redact,
-                    self._request_log,
-                    state.turn,
-                )
+                ProxyRequest(state.id, state.scope, receive, state.reply, watch, up, settings, state.redact, log, state.turn)
             )
 
     async def _open_socket(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -497,7 +487,7 @@ class ProxyApp:
         finally:
             state.end(self.observers, self.turns.usage)
 
-    async def _route(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
+    async def _answer_without_key(self, scope: Any, path: str, reply: ResponseWriter) -> str | None:
         """Serve a request that needs no key, and return None; else return its path below the base. Raises NotFoundError."""
         method = scope["method"]
         if method == "OPTIONS":

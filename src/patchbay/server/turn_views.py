@@ -21,10 +21,10 @@ from patchbay.hooks import Event, Meta
 from patchbay.hooks.events import CallRecord
 from patchbay.hooks.process.protocol import encode_event
 from patchbay.models.attempt import Attempt, Call, Counts, counts_of
-from patchbay.models.exchange import make_parser
+from patchbay.models.choice import make_parser
 from patchbay.models.parts import reasoning_of
 from patchbay.models.request import ChatCompletionBody, format_name
-from patchbay.models.wire import SseDecoder, decode
+from patchbay.models.wire import SseDecoder, decode, objects
 from patchbay.server.turns import MAX_PASSED, Turn, record_of
 from patchbay.transcript import text_of
 from patchbay.types import Reply
@@ -251,13 +251,13 @@ def _read_passed(body: bytes) -> _Answer:
     for event in events:
         chunk = _object(event)
         usage = chunk.get("usage") or usage
-        choice = next((each for each in _objects(chunk.get("choices")) if each.get("index", 0) == 0), {})
+        choice = next((each for each in objects(chunk.get("choices")) if each.get("index", 0) == 0), {})
         message = choice.get("delta") or choice.get("message")
         if not isinstance(message, dict):
             continue
         text.append(_text(message.get("content")))
         reasoning.append(reasoning_of(message))
-        for place, call in enumerate(_objects(message.get("tool_calls"))):
+        for place, call in enumerate(objects(message.get("tool_calls"))):
             function: Json = call["function"] if isinstance(call.get("function"), dict) else {}
             parts = calls.setdefault(call.get("index", place), ["", "", ""])
             parts[0] = parts[0] or _text(call.get("id"))
@@ -397,7 +397,9 @@ def _found_format(text: str, named: str) -> str:
     """Return the format whose opening marker a call's text begins with: ``named`` if it is one of them, "" if none is."""
     begin = text.lstrip()
     openers = {
-        row.name: [*(opener for wrapper in row.wrappers for opener in wrapper.openers), *_starts(row)] for row in FORMATS.values()
+        row.name: [opener for wrapper in row.wrappers for opener in wrapper.openers]
+        + [start for channel in row.channels for start in channel.starts]
+        for row in FORMATS.values()
     }
     found = {name: max((len(each) for each in given if begin.startswith(each)), default=0) for name, given in openers.items()}
     longest = max(found.values(), default=0)
@@ -405,10 +407,6 @@ def _found_format(text: str, named: str) -> str:
         return "fenced" if begin.startswith(("```", "~~~")) else named
     names = [name for name, length in found.items() if length == longest]
     return named if named in names else names[0]
-
-
-def _starts(row: Any) -> Iterable[str]:
-    return (start for channel in row.channels for start in channel.starts)
 
 
 # JSON
@@ -423,10 +421,6 @@ def _object(body: bytes | None) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _objects(value: Any) -> list[Json]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
@@ -437,7 +431,7 @@ def _call(call: Call) -> Json:
 
 def _preview(messages: Any) -> str:
     """Return the beginning of the user's last message."""
-    for message in reversed(_objects(messages)):
+    for message in reversed(objects(messages)):
         if message.get("role") == "user":
             content = message.get("content")
             text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""

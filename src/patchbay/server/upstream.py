@@ -12,7 +12,15 @@ from urllib.parse import quote, urlsplit
 
 from patchbay._redaction import Redactor
 from patchbay.errors import InvalidRequestError, PatchbayError, UpstreamError, UpstreamTimeoutError
-from patchbay.server.errors import ERROR_LIMIT, JSON_TYPE, NoUpstreamError, UpstreamStatusError, decompress, upstream_error_body
+from patchbay.server.errors import (
+    ERROR_LIMIT,
+    JSON_TYPE,
+    NoUpstreamError,
+    UpstreamStatusError,
+    decompress,
+    plain_excerpt,
+    upstream_error_body,
+)
 from patchbay.server.http import (
     Headers,
     OwnHeaders,
@@ -39,6 +47,8 @@ from patchbay.server.settings import ProxySettings
 from patchbay.server.turns import Turn
 from patchbay.server.watchdog import RequestWatchdog
 
+ANSWER_LIMIT = 64 * 1024 * 1024
+"""Bytes of an answer that is read whole."""
 MAX_ENDING = 2048
 """Bytes of a piece in which the usage of an answer is looked for."""
 _UNESCAPED = "!#$%&'()*+,/:;=?@[]~"
@@ -218,6 +228,45 @@ async def relay(request: ProxyRequest, response: Response, *, capture: BodyCaptu
 def is_event_stream(response: Response) -> bool:
     """Return whether a response is declared as SSE."""
     return response.content_type == "text/event-stream"
+
+
+async def read_document(request: ProxyRequest, response: Response) -> bytes:
+    """Read a response that is not a stream. Raises UpstreamError for one that is too large or not JSON."""
+    body = await request.read(response, ANSWER_LIMIT)
+    if len(body) > ANSWER_LIMIT:
+        raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
+    if not is_json(response) and body.lstrip()[:1] not in (b"{", b"["):
+        raise _unreadable(response, request.redact(body))
+    return body
+
+
+def is_json(response: Response) -> bool:
+    """Return whether a response is declared as JSON."""
+    return "json" in response.content_type
+
+
+def check_is_plain(response: Response) -> None:
+    """Raise UpstreamError for a compressed response."""
+    if response.coding:
+        raise UpstreamError(f"The upstream compressed its answer ({response.coding}), against the request.")
+
+
+def check_is_stream(response: Response, piece: bytes) -> None:
+    """Accept a stream that is declared otherwise (some servers say text/plain); raise UpstreamError for anything else."""
+    first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
+    if first.startswith((b"<", b"{", b"[")) or "html" in response.content_type:
+        raise _unreadable(response, piece)
+
+
+def _unreadable(response: Response, body: bytes) -> UpstreamError:
+    """Describe an unreadable response. ``body`` is redacted already: half a key would not be recognised in an excerpt."""
+    text = plain_excerpt(body) or "an empty body"
+    return UpstreamError(
+        f"The upstream answered HTTP {response.status} with {response.header(b'content-type') or 'no content type'}, "
+        f"which is not a chat completion: {text}",
+        upstream_status=response.status,
+        body=body[:1000].decode("utf-8", "replace"),
+    )
 
 
 class Finding(Protocol):

@@ -1,6 +1,5 @@
 """Writers: instructions about tools, and the layout of calls and results in a history."""
 
-from patchbay.formats.render.families import Writer, format_for, render_calls, writer_for
-from patchbay.formats.render.table import WRITERS
+from patchbay.formats.render.table import WRITERS, Writer, format_for, render_calls, writer_for
 
 __all__ = ["WRITERS", "Writer", "format_for", "render_calls", "writer_for"]

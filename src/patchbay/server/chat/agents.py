@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from patchbay.agents import BaseAgent, InMemorySessionService, RunConfig, Runner
 from patchbay.agents.content import Content, Event, Part, new_id
@@ -165,7 +165,8 @@ class AgentModel:
             async with aclosing(run):
                 async for event in run:
                     if event.error_code is not None:
-                        self._fail(event)
+                        who = event.author or self.name
+                        raise AgentFailedError(f"The agent {who} has failed: {event.error_code}: {event.error_message}")
                     if event.output is not None and event.output.text:
                         answer.append(text.add_apart(event.output.text))
                         yield TextDelta(answer[-1])
@@ -231,9 +232,6 @@ class AgentModel:
         for author, text in earlier:
             content = Content("user" if author == _USER else "model", [Part(text)])
             await service.append_event(session, Event(author=author, invocation_id=invocation, content=content))
-
-    def _fail(self, event: Event) -> NoReturn:
-        raise AgentFailedError(f"The agent {event.author or self.name} has failed: {event.error_code}: {event.error_message}")
 
 
 @dataclass(eq=False, kw_only=True)

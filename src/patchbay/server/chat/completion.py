@@ -15,18 +15,16 @@ from patchbay.models.attempt import Attempt
 from patchbay.models.exchange import Exchange, UpstreamRejection
 from patchbay.models.exchange_driver import DESCRIBES_LATER, DESCRIBING, drive_async
 from patchbay.models.wire import decode
-from patchbay.server.errors import JSON_TYPE, excerpt
+from patchbay.server.errors import JSON_TYPE
 from patchbay.server.http import CHAT, EVENT_STREAM, Headers, OwnHeaders, StreamDone, chat_headers_for_client, own_headers
 from patchbay.server.origin import ClientError
-from patchbay.server.upstream import is_event_stream, relay
+from patchbay.server.upstream import ANSWER_LIMIT, check_is_plain, check_is_stream, is_event_stream, is_json, read_document, relay
 
 if TYPE_CHECKING:
     from patchbay.server.http_client import Response
     from patchbay.server.request_log import BodyCapture
     from patchbay.server.upstream import ProxyRequest
 
-ANSWER_LIMIT = 64 * 1024 * 1024
-"""Bytes of an answer that is read whole."""
 _JSON: dict[str, str] = {"Content-Type": "application/json"}
 # The text must be readable here, and a stream that has begun with a heartbeat can not turn out to be compressed.
 _READABLE = {**_JSON, "Accept-Encoding": "identity"}
@@ -96,7 +94,7 @@ class ChatUpstream:
             return rejection
         check_is_plain(self.response)
         if not self._exchange.upstream_streams or is_json(self.response):
-            return await read_whole(self._request, self.response)
+            return await read_document(self._request, self.response)
         self._declared = is_event_stream(self.response)
         return None
 
@@ -193,42 +191,3 @@ async def _write(
     if not reply.started:
         await reply.send_head(200, EVENT_STREAM + headers)
     await (reply.finish(out) if exchange.complete else reply.write(out))
-
-
-async def read_whole(request: ProxyRequest, response: Response) -> bytes:
-    """Read a response that is not a stream. Raises UpstreamError for one that is too large or not JSON."""
-    body = await request.read(response, ANSWER_LIMIT)
-    if len(body) > ANSWER_LIMIT:
-        raise UpstreamError(f"The upstream's answer is larger than {ANSWER_LIMIT} bytes.")
-    if not is_json(response) and body.lstrip()[:1] not in (b"{", b"["):
-        raise _unreadable(response, request.redact(body))
-    return body
-
-
-def is_json(response: Response) -> bool:
-    """Return whether a response is declared as JSON."""
-    return "json" in response.content_type
-
-
-def check_is_plain(response: Response) -> None:
-    """Raise UpstreamError for a compressed response."""
-    if response.coding:
-        raise UpstreamError(f"The upstream compressed its answer ({response.coding}), against the request.")
-
-
-def check_is_stream(response: Response, piece: bytes) -> None:
-    """Accept a stream that is declared otherwise (some servers say text/plain); raise UpstreamError for anything else."""
-    first = piece.lstrip(b"\xef\xbb\xbf\r\n\t ")
-    if first.startswith((b"<", b"{", b"[")) or "html" in response.content_type:
-        raise _unreadable(response, piece)
-
-
-def _unreadable(response: Response, body: bytes) -> UpstreamError:
-    """Describe an unreadable response. ``body`` is redacted already: half a key would not be recognised in an excerpt."""
-    text = excerpt(body) or "an empty body"
-    return UpstreamError(
-        f"The upstream answered HTTP {response.status} with {response.header(b'content-type') or 'no content type'}, "
-        f"which is not a chat completion: {text}",
-        upstream_status=response.status,
-        body=body[:1000].decode("utf-8", "replace"),
-    )

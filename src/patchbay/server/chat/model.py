@@ -102,7 +102,7 @@ class UpstreamModel:
         """Send the request of a round; return the events of its response once it has begun."""
         encoder = EventEncoder()
         exchange = self._make_exchange(encode(body), encoder)
-        exchange.log = self._request.turn
+        exchange.attempt_log = self._request.turn
         upstream = ChatUpstream(self._request, self._request_headers, exchange)
         answer = await open_answer(exchange, upstream)
         self.headers = [] if exchange.fell_back else chat_headers_for_client(upstream.response.headers)
