@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from console.browser import AXE, BOUND, open_page
+from console.browser import BOUND, check_axe, check_views, is_ready, needs_axe, open_page
 from console.proxied import WEATHER, hermes
 from patchbay.testing.script import error
 
@@ -24,57 +24,18 @@ def turn(proxied):
     return proxied.chat("How is the weather in Oslo?", tools=[WEATHER])
 
 
-RUN_AXE = """
-    theme => axe.run(theme === "dark" ? {runOnly: ["color-contrast"]} : {}).then(
-        ({violations}) => violations.map((each) => [each.id, each.nodes.map((node) => node.html.slice(0, 200))]))
-"""
-"""Only the colours differ in the dark theme."""
-
-
-def is_ready(page):
-    expect(page.get_by_role("status")).to_have_text("Live")
-    expect(page.get_by_text("Loading…")).to_have_count(0)
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="console/node_modules is missing: make test installs it")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(browser, proxied, turn, theme):
+@needs_axe
+def test_axe_finds_nothing_and_nothing_scrolls_sideways_on_a_small_screen(browser, proxied, turn):
     proxied.answer = lambda body: error(500, "It broke.")
     failed = proxied.chat("What breaks?")
-    pages = [
-        "/turns",
-        *(f"/turns/{turn}{view}" for view in VIEWS),
-        f"/turns/{failed}",
-        "/turns/none",
-        "/turns?q=nowhere",
-        "/other",
-    ]
-    with open_page(browser, proxied.page(), theme=theme) as page:
+    with open_page(browser, proxied.page()) as page:
         is_ready(page)
-        page.evaluate(f"{AXE.read_text()}; 0")  # by the browser's debugger: the page's policy forbids scripts of others
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-        assert [] == page.evaluate(RUN_AXE, theme)
+        check_axe(page)
         page.keyboard.press("Escape")
-        for path in pages:
-            # The page reads its path as after "back": the document stays, and axe in it.
-            page.evaluate(
-                "path => { history.pushState(null, '', path); dispatchEvent(new Event('popstate')); }", f"/console{path}"
-            )
-            expect(page.get_by_role("heading", level=1)).to_have_count(1)
-            expect(page.get_by_text("Loading…")).to_have_count(0)
-            assert [] == page.evaluate(RUN_AXE, theme), path
-
-
-@pytest.mark.parametrize("path", ["/turns", *(f"/turns/TURN{view}" for view in VIEWS)])
-def test_nothing_scrolls_sideways_on_a_small_screen(browser, proxied, turn, path):
-    with open_page(browser, proxied.page(path.replace("TURN", turn)), width=400, height=800) as page:
-        is_ready(page)
-        wide = """
-            [document.documentElement, ...document.querySelectorAll("main, .list, .detail, .scroller")]
-                .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className)
-        """
-        assert [] == page.evaluate(wide)
+        views = [f"/turns/{turn}{view}" for view in VIEWS]
+        check_views(page, "/turns", *views, f"/turns/{failed}", "/turns/none", "/turns?q=nowhere", "/other")
 
 
 def test_everything_is_reached_by_keyboard(browser, proxied, turn):

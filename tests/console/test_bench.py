@@ -7,8 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from console.browser import AXE, BOUND, open_page
-from console.test_access import RUN_AXE, is_ready
+from console.browser import BOUND, check_axe, is_ready, needs_axe, open_page, show
 from console.test_hostile_text import HOSTILE, check_elements
 from console.workshop import running_workshop
 from support.served import wait_for
@@ -158,10 +157,12 @@ def test_a_call_that_waits_for_a_person_says_so_and_runs_when_it_is_approved(bro
 
 
 def test_a_call_is_cancelled_and_its_tool_stopped(browser, workshop):
+    workshop.started.clear()
     workshop.stopped.clear()
     with opened(browser, workshop, "wait_for_crane") as page:
         call_button(page).click()
         expect(page.get_by_text("Running for")).to_be_visible()
+        assert workshop.started.wait(BOUND / 1000)
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_role("alert")).to_contain_text("Cancelled.")
         assert workshop.stopped.wait(BOUND / 1000)
@@ -192,34 +193,31 @@ def test_tools_that_run_elsewhere_cannot_be_called(browser, workshop):
         expect(call_button(page)).to_have_count(0)
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_schema_and_result_stay_text_in_the_bench(browser, workshop, kind):
-    text = HOSTILE[kind]
-    schema = {
-        "type": "object",
-        "title": text,
-        "properties": {
-            text: {"type": "string", "title": text, "description": text, "default": text},
-            "constructor": {"anyOf": [{"title": text, "enum": [text]}, {"type": "null"}]},
-            "__proto__": {"type": "string", "description": text},
-        },
-        "required": [text, "constructor", "__proto__"],
-    }
-    workshop.register(f"evil_{kind}", description=text, parameters=schema)
-    try:
-        with opened(browser, workshop, f"evil_{kind}") as page:
-            page.get_by_role("button", name="Set constructor").click()
-            check_elements(page)
-            page.get_by_label("constructor", exact=True).last.select_option(index=1)
-            box(page, "__proto__ *").fill(text)
-            typed = text.replace("\r", "\n")  # as in any field of a browser
-            assert {text: text, "constructor": text, "__proto__": typed} == arguments(page)
-            call_button(page).click()
-            expect(page.get_by_label("Result as data")).to_be_visible()
-            check_elements(page)
-            assert "undefined" == page.evaluate("typeof ({}).polluted")
-    finally:
-        workshop.post("/api/tools/unregister", name=f"evil_{kind}")
+def test_a_hostile_schema_and_result_stay_text_in_the_bench(browser, workshop, subtests):
+    with open_page(browser, f"{workshop.origin}/console/tools") as page:
+        for kind, text in HOSTILE.items():
+            schema = {
+                "type": "object",
+                "title": text,
+                "properties": {
+                    text: {"type": "string", "title": text, "description": text, "default": text},
+                    "constructor": {"anyOf": [{"title": text, "enum": [text]}, {"type": "null"}]},
+                    "__proto__": {"type": "string", "description": text},
+                },
+                "required": [text, "constructor", "__proto__"],
+            }
+            with subtests.test(kind), workshop.registered(f"evil_{kind}", text, schema):
+                show(page, f"/tools?tool=evil_{kind}")
+                page.get_by_role("button", name="Set constructor").click()
+                check_elements(page)
+                page.get_by_label("constructor", exact=True).last.select_option(index=1)
+                box(page, "__proto__ *").fill(text)
+                typed = text.replace("\r", "\n")  # as in any field of a browser
+                assert {text: text, "constructor": text, "__proto__": typed} == arguments(page)
+                call_button(page).click()
+                expect(page.get_by_label("Result as data")).to_be_visible()
+                check_elements(page)
+                assert "undefined" == page.evaluate("typeof ({}).polluted")
 
 
 def test_a_schema_without_end_does_not_stop_the_page(browser, workshop):
@@ -238,18 +236,16 @@ def test_a_schema_without_end_does_not_stop_the_page(browser, workshop):
         assert page.locator(".argument").count() < 1000
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="console/node_modules is missing: make test installs it")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_in_the_bench(browser, workshop, theme):
-    with opened(browser, workshop, "plan_trip", theme=theme) as page:
+@needs_axe
+def test_axe_finds_nothing_in_the_bench(browser, workshop):
+    with opened(browser, workshop, "plan_trip") as page:
         is_ready(page)
-        page.evaluate(f"{AXE.read_text()}; 0")
         page.get_by_role("button", name="Set nights").click()
         box(page, "nights").fill("many")
         page.get_by_role("button", name="Set budget").click()
         call_button(page).click()
         expect(page.get_by_text("the tool did not run", exact=True)).to_be_visible()
-        assert [] == page.evaluate(RUN_AXE, theme)
+        check_axe(page)
 
 
 def test_the_bench_works_by_keyboard_alone_and_keeps_the_focus_over_updates(browser, workshop):

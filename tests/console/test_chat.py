@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from console.browser import AXE, BOUND, open_page
+from console.browser import BOUND, check_axe, check_width, needs_axe, open_page
 from console.proxied import running_proxy
 from console.travel import FINAL, QUESTION, running_agency
 from patchbay.testing import Text
@@ -27,7 +26,7 @@ def last(page: Page) -> Any:
     return page.locator("li.said-by").last
 
 
-def test_answer_of_a_role_shows_its_calls_and_what_waits_for_approval(browser, tmp_path):
+def test_answer_of_a_role_shows_its_calls_with_what_waits_for_approval_and_what_was_denied(browser, tmp_path):
     with (
         running_agency(tmp_path, earlier=0) as (agency, _),
         open_page(browser, f"{agency.origin}/console/chat?model=qwen3-8b-instruct") as page,
@@ -52,15 +51,9 @@ def test_answer_of_a_role_shows_its_calls_and_what_waits_for_approval(browser, t
         say(page, "Hold a seat at the window, please.")
         expect(last(page)).to_contain_text("I have noted it in your trip")
         expect(last(page).locator("details.call")).to_contain_text("hold_seat")
-
-
-def test_denied_call_is_shown_as_failed(browser, tmp_path):
-    with (
-        running_agency(tmp_path, earlier=0) as (agency, _),
-        open_page(browser, f"{agency.origin}/console/chat?model=qwen3-8b-instruct") as page,
-    ):
+        page.get_by_role("button", name="New conversation").click()
         say(page, QUESTION)
-        page.get_by_role("group", name="search_flights waits for approval").get_by_role("button", name="Deny").click()
+        waiting.get_by_role("button", name="Deny").click()
         denied = page.locator("details.call").filter(has_text="search_flights").first
         expect(denied.get_by_role("img", name="failed")).to_be_visible()
         denied.locator("summary").click()
@@ -107,19 +100,15 @@ def test_hostile_text_is_shown_as_text(page, proxied):
     assert 0 == page.locator("main img:not([role])").count()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 400])
-def test_page_has_no_violation_of_axe(browser, proxied, theme, width):
+@needs_axe
+def test_axe_finds_nothing_in_a_chat(page, proxied):
     proxied.answer = lambda _body: Text("Good morning.")
-    with open_page(browser, f"{proxied.origin}/console/chat?model=m", theme=theme, width=width) as page:
-        say(page, "Hello")
-        expect(last(page)).to_contain_text("Good morning.")
-        page.evaluate(AXE.read_text())
-        found = page.evaluate(
-            "axe.run().then((result) => result.violations.map((each) => [each.id, each.nodes.map((n) => n.html)]))"
-        )
-        assert [] == found, json.dumps(found, indent=1)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    say(page, "Hello")
+    expect(last(page)).to_contain_text("Good morning.")
+    for width in (1440, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        check_axe(page)
+        check_width(page)
 
 
 def test_without_a_list_of_models_one_is_named(browser):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 
-import pytest
 from playwright.sync_api import expect
 
-from console.browser import BOUND, open_page
+from console.browser import BOUND, open_page, show
 from console.proxied import WEATHER, hermes
 
 expect.set_options(timeout=BOUND)
@@ -38,33 +36,37 @@ OWN = """
 """The elements that the console makes."""
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_text_of_a_client_a_model_and_a_tool_stays_text(browser, proxied, kind):
-    text = HOSTILE[kind]
-    mark = uuid.uuid4().hex
-    call = hermes("get_weather", json.dumps({"place": text, "days": 3}))
-    proxied.answer = lambda body: f"{text}\n{call}"
-    earlier = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"place": text})}}
-    messages = [
-        {"role": "system", "content": text},
-        {"role": "user", "content": f"{mark} {text}"},
-        {"role": "assistant", "content": None, "tool_calls": [earlier]},
-        {"role": "tool", "tool_call_id": "call_1", "content": text},
-        {"role": "user", "content": f"{mark} {text}"},
-    ]
-    turn = proxied.chat("", messages=messages, tools=[WEATHER], model=f"{proxied.model} {text}")
-    with open_page(browser, proxied.page(f"/turns/{turn}")) as page:
-        expect(page.get_by_label("Raw text of the model")).to_contain_text(SHOWN.get(kind, text))
-        check_elements(page)
-        for tab in ("Messages", "Tools", "JSON"):
-            page.get_by_role("tab", name=tab).click()
-            check_elements(page)
-        page.get_by_role("tab", name="chat").click()
-        expect(page.get_by_label("tool message")).to_contain_text(SHOWN.get(kind, text))
-        check_elements(page)
-        page.get_by_role("button", name="Edit and resend").click()
-        expect(page.get_by_label("Messages")).to_have_value(re.compile("call_1"))
-        check_elements(page)
+def test_hostile_text_of_a_client_a_model_and_a_tool_stays_text(browser, proxied, subtests):
+    with open_page(browser, proxied.page()) as page:
+        for kind, text in HOSTILE.items():
+            with subtests.test(kind):
+                call = hermes("get_weather", json.dumps({"place": text, "days": 3}))
+                proxied.answer = lambda body, answer=f"{text}\n{call}": answer
+                function = {"name": "get_weather", "arguments": json.dumps({"place": text})}
+                messages = [
+                    {"role": "system", "content": text},
+                    {"role": "user", "content": f"{kind} {text}"},
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+                    },
+                    {"role": "tool", "tool_call_id": "call_1", "content": text},
+                    {"role": "user", "content": f"{kind} {text}"},
+                ]
+                turn = proxied.chat("", messages=messages, tools=[WEATHER], model=f"{proxied.model} {text}")
+                show(page, f"/turns/{turn}")
+                expect(page.get_by_label("Raw text of the model")).to_contain_text(SHOWN.get(kind, text))
+                check_elements(page)
+                for tab in ("Messages", "Tools", "JSON"):
+                    page.get_by_role("tab", name=tab).click()
+                    check_elements(page)
+                page.get_by_role("tab", name="chat").click()
+                expect(page.get_by_label("tool message")).to_contain_text(SHOWN.get(kind, text))
+                check_elements(page)
+                page.get_by_role("button", name="Edit and resend").click()
+                expect(page.get_by_label("Messages")).to_have_value(re.compile("call_1"))
+                check_elements(page)
 
 
 def test_a_line_of_100_kilobytes_is_cut_and_shown_whole_when_asked(browser, proxied):

@@ -8,9 +8,8 @@ import threading
 import pytest
 from playwright.sync_api import expect
 
-from console.browser import AXE, BOUND, open_page
+from console.browser import BOUND, check_views, needs_axe, open_page
 from console.proxied import MODEL, WEATHER, hermes
-from console.test_access import RUN_AXE
 from patchbay.testing.script import error
 
 expect.set_options(timeout=BOUND)
@@ -149,27 +148,9 @@ def test_an_examination_shows_what_it_checks_and_is_cancelled(browser, counted):
         release.set()
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="console/node_modules is missing: make test installs it")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(browser, counted, theme):
-    with open_page(browser, counted.page("/models"), theme=theme) as page:
+@needs_axe
+def test_axe_finds_nothing_and_nothing_scrolls_sideways_on_a_small_screen(browser, counted):
+    with open_page(browser, counted.page("/models")) as page:
         is_ready(page)
-        page.evaluate(f"{AXE.read_text()}; 0")
-        for search in ("", "?window=day&view=table", f"?model={MODEL}", "?doctor=1", "?model=none"):
-            page.evaluate(
-                "path => { history.pushState(null, '', path); dispatchEvent(new Event('popstate')); }", f"/console/models{search}"
-            )
-            expect(page.get_by_role("heading", level=1)).to_have_count(1)
-            assert [] == page.evaluate(RUN_AXE, theme), search
-
-
-@pytest.mark.parametrize("search", ["", "?view=table", f"?model={MODEL}"])
-def test_nothing_scrolls_sideways_on_a_small_screen(browser, counted, search):
-    with open_page(browser, counted.page(f"/models{search}"), width=400, height=800) as page:
-        expect(page.get_by_role("status").first).to_have_text("Live")
-        expect(page.get_by_role("heading", level=1)).to_have_count(1)
-        wide = """
-            [document.documentElement, ...document.querySelectorAll("main, .overview, .about, .table")]
-                .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className)
-        """
-        assert [] == page.evaluate(wide)
+        views = ("", "?view=table", "?window=day&view=table", f"?model={MODEL}", "?doctor=1", "?model=none")
+        check_views(page, *(f"/models{view}" for view in views))

@@ -7,9 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from console.browser import AXE, BOUND, open_page
+from console.browser import BOUND, check_views, is_ready, needs_axe, open_page, show
 from console.proxied import WEATHER, hermes, running_proxy
-from console.test_access import RUN_AXE, is_ready
 from console.test_hostile_text import HOSTILE, SHOWN, check_elements
 from console.workshop import running_workshop
 from support.served import wait_for
@@ -110,19 +109,20 @@ def test_a_changed_definition_is_used_when_what_was_shown_is_accepted(browser, w
         expect(row(page, "raw/say")).to_have_count(0)
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_text_of_a_hostile_tool_stays_text(browser, workshop, kind):
-    text = HOSTILE[kind]
-    schema = {"type": "object", "properties": {text: {"type": "string", "description": text, "enum": [text]}}, "required": [text]}
-    workshop.register(f"hostile_{kind}", description=text, parameters=schema, source=f"evil {text}")
-    try:
-        with open_page(browser, f"{workshop.origin}/console/tools?tool=hostile_{kind}&tab=schema") as page:
-            expect(page.get_by_label("Description")).to_contain_text(SHOWN.get(kind, text))
-            check_elements(page)
-            page.get_by_role("tab", name="Calls").click()
-            check_elements(page)
-    finally:
-        workshop.post("/api/tools/unregister", name=f"hostile_{kind}")
+def test_text_of_a_hostile_tool_stays_text(browser, workshop, subtests):
+    with open_page(browser, f"{workshop.origin}/console/tools") as page:
+        for kind, text in HOSTILE.items():
+            schema = {
+                "type": "object",
+                "properties": {text: {"type": "string", "description": text, "enum": [text]}},
+                "required": [text],
+            }
+            with subtests.test(kind), workshop.registered(f"hostile_{kind}", text, schema, source=f"evil {text}"):
+                show(page, f"/tools?tool=hostile_{kind}&tab=schema")
+                expect(page.get_by_label("Description")).to_contain_text(SHOWN.get(kind, text))
+                check_elements(page)
+                page.get_by_role("tab", name="Calls").click()
+                check_elements(page)
 
 
 def test_a_proxy_says_that_clients_bring_their_tools(browser):
@@ -134,34 +134,13 @@ def test_a_proxy_says_that_clients_bring_their_tools(browser):
         expect(page.locator(".row.source")).to_contain_text("Sent by clients with their requests")
 
 
-VIEWS = ["", "?sort=tokens", "?q=nothing", "?tool=plan_trip&tab=schema", "?tool=export_archive&tab=calls", "?tool=none"]
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="console/node_modules is missing: make test installs it")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_on_the_page_of_tools(browser, workshop, theme):
+@needs_axe
+def test_axe_finds_nothing_and_no_view_of_tools_scrolls_sideways_on_a_small_screen(browser, workshop):
     workshop.call("export_archive", year=2020)
-    with open_page(browser, f"{workshop.origin}/console/tools", theme=theme) as page:
+    views = ("", "?sort=tokens", "?q=nothing", "?tool=plan_trip&tab=schema", "?tool=export_archive&tab=calls", "?tool=none")
+    with open_page(browser, f"{workshop.origin}/console/tools") as page:
         is_ready(page)
-        page.evaluate(f"{AXE.read_text()}; 0")
-        for view in VIEWS:
-            path = f"/console/tools{view}"
-            page.evaluate("path => { history.pushState(null, '', path); dispatchEvent(new Event('popstate')); }", path)
-            expect(page.get_by_role("heading", level=1)).to_have_count(1)
-            expect(page.get_by_text("Loading…")).to_have_count(0)
-            assert [] == page.evaluate(RUN_AXE, theme), path
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_view_of_tools_scrolls_sideways_on_a_small_screen(browser, workshop, view):
-    with open_page(browser, f"{workshop.origin}/console/tools{view}", width=400, height=800) as page:
-        is_ready(page)
-        expect(page.get_by_text("Loading…")).to_have_count(0)
-        wide = """
-            [document.documentElement, ...document.querySelectorAll("main, .list, .detail, .scroller")]
-                .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className)
-        """
-        assert [] == page.evaluate(wide)
+        check_views(page, *(f"/tools{view}" for view in views))
 
 
 def test_the_list_of_tools_works_by_keyboard_alone(browser, workshop):

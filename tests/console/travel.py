@@ -171,7 +171,7 @@ class Agency:
 def running_agency(
     folder: Path, *, earlier: int = 3, prepare: Callable[[ToolsApp], object] = lambda app: None
 ) -> Iterator[tuple[Agency, str]]:
-    """Run the agency with ``earlier`` times the other turns, and one that runs. Yields it, and the id of the turn of QUESTION.
+    """Run the agency with ``earlier`` times the other turns, and then one that runs. Yields it, and the id of the turn of QUESTION.
 
     ``prepare`` gets the application before it serves.
     """
@@ -196,5 +196,5 @@ def running_agency(
             person.start()
             turn = agency.turn("qwen3-8b-instruct", QUESTION)
             person.join()
-            with agency.chat("qwen3-8b-instruct", SLOW):
+            with agency.chat("qwen3-8b-instruct", SLOW) if earlier else contextlib.nullcontext():
                 yield agency, turn

@@ -127,12 +127,13 @@ class Holidays:
 
 @dataclass
 class Workshop:
-    """The running server. ``release`` lets the calls of ``wait_for_crane`` end."""
+    """The running server. ``release`` lets the calls of ``wait_for_crane`` end; the other events are set when one is started or stopped."""
 
     port: int
     words: Path
     mcp_pid: int = 0
     release: threading.Event = field(default_factory=threading.Event)
+    started: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
     callback: str = ""
 
@@ -152,6 +153,15 @@ class Workshop:
     def register(self, name: str, **fields: Any) -> None:
         """Register a callback tool, which answers with its arguments."""
         assert self.post("/api/tools/register", name=name, callback_url=self.callback, **{"source": "harbour", **fields})["ok"]
+
+    @contextlib.contextmanager
+    def registered(self, name: str, description: str, parameters: dict[str, Any], **fields: Any) -> Iterator[None]:
+        """Have a callback tool during the block."""
+        self.register(name, description=description, parameters=parameters, **fields)
+        try:
+            yield
+        finally:
+            self.post("/api/tools/unregister", name=name)
 
     def chat(self, text: str) -> Any:
         return self.post("/v1/chat/completions", model="qwen3-8b", messages=[{"role": "user", "content": text}])
@@ -198,6 +208,7 @@ def running_workshop(folder: Path) -> Iterator[Workshop]:
         """Wait until a crane is free."""
         import asyncio
 
+        workshop.started.set()
         try:
             while not workshop.release.is_set():
                 await asyncio.sleep(0.01)

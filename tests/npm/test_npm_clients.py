@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from frontends.failing_stream import HALF, failing_proxy
-from patchbay.cli.children import listening
 from patchbay.frontends import GenerateContent
 from patchbay.testing import ContractModel, Message, ScriptedUpstream
 from patchbay.testing.realtime import Answer, Call, FakeOpenAI, Say
 from realtime.server.rig import serving
 from structured import WeatherModel
+from support.processes import listening
 from tools_server.rig import calling_back, json_response
 
 HERE = Path(__file__).parent
