@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -13,9 +12,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from mcp_server.rig import ERAS, add, run, step_by_step
@@ -47,13 +47,24 @@ outcome = "ask"
 
 @contextlib.asynccontextmanager
 async def started(era: str, *arguments: str, folder: Path | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A client of ``patchbay mcp serve``, as its own process."""
-    command = StdioServerParameters(
-        command=sys.executable, args=["-m", "patchbay", "mcp", "serve", *arguments], cwd=folder, env=dict(os.environ)
-    )
-    with Path(os.devnull).open("w") as nothing:
-        async with Client(stdio_client(command, errlog=nothing), mode=era, **options) as client:
-            yield client
+    """A client of ``patchbay mcp serve``, as its own process, which ends with its standard input."""
+    command = [sys.executable, "-m", "patchbay", "mcp", "serve", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with Process(command, cwd=folder, text=True, **pipes) as process:
+
+        @contextlib.asynccontextmanager
+        async def transport() -> AsyncIterator[Any]:
+            # The SDK's transport of servers is one of messages in two files: that of clients can only start a new interpreter.
+            async with stdio_server(anyio.wrap_file(process.stdout), anyio.wrap_file(process.stdin)) as streams:
+                yield streams
+                process.stdin.close()
+
+        try:
+            async with Client(transport(), mode=era, **options) as client:
+                yield client
+            assert 0 == process.wait(30)
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -41,21 +41,25 @@ def why_not() -> str | None:
 pytestmark = [pytest.mark.npm, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 
-CLIENTS = [
-    "openai.mjs", "responses.mjs", "anthropic.mjs", "genai.mjs",
-    "ai.mjs compatible", "ai.mjs openai", "ai.mjs anthropic", "ai.mjs google",
-]  # fmt: skip
+WAYS = [("text", "whole"), ("text", "stream"), ("native", "stream")]
+PROVIDERS = ["compatible", "openai", "anthropic", "google"]
+
+RUNS = {
+    "openai.mjs": WAYS,
+    "responses.mjs": [*WAYS, ("text", "socket"), ("native", "socket")],
+    "anthropic.mjs": WAYS,
+    "genai.mjs": WAYS,
+    "ai.mjs": [(*way, provider) for provider in PROVIDERS for way in WAYS],
+}
 """Each vendor's package, and the providers of ``ai``: over chat completions, Responses, Messages and generateContent."""
 
 
-WAYS = [("text", "whole"), ("text", "stream"), ("native", "stream")]
-
-
-def run_script(script: str, proxy: str, how: str) -> dict:
-    program, *rest = script.split()
-    done = subprocess.run([NODE, program, proxy, how, *rest], cwd=HERE, capture_output=True, text=True, timeout=60)
-    assert 0 == done.returncode, done.stderr
-    return json.loads(done.stdout)
+def run_program(program: str, *runs: tuple[str, ...]) -> list[dict]:
+    """Run a program once with each of these arguments, in one process."""
+    command = [NODE, "runs.mjs", program, json.dumps(runs)]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, (done.stderr, done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def native_model(body: dict) -> str | Message:
@@ -84,31 +88,26 @@ def proxies():
         yield {"text": before_text.url, "native": before_native.url}
 
 
-@pytest.mark.parametrize(
-    ("script", "kind", "how"),
-    [
-        *((script, *way) for script in CLIENTS for way in WAYS),
-        ("responses.mjs", "text", "socket"),
-        ("responses.mjs", "native", "socket"),
-    ],
-)
-def test_a_javascript_client_calls_two_tools_and_gets_its_answer(script, kind, how, proxies):
-    text = run_script(script, proxies[kind], how)
-    called = [(call["name"], json.loads(call["arguments"])) for call in text["calls"]]
-    assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called
-    assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in text["finish"]]
-    assert ["product", "42", "length", "8"] == re.findall(r"product|length|\d+", text["answer"])
+@pytest.mark.parametrize("program", RUNS)
+def test_a_javascript_client_calls_two_tools_and_gets_its_answer(program, proxies):
+    seen = run_program(program, *((proxies[kind], *more) for kind, *more in RUNS[program]))
+    for run, text in zip(RUNS[program], seen, strict=True):
+        called = [(call["name"], json.loads(call["arguments"])) for call in text["calls"]]
+        assert [("multiply", {"a": 6, "b": 7}), ("measure", {"text": "patchbay"})] == called, run
+        assert ["tool_calls", "stop"] == [finish.replace("-", "_") for finish in text["finish"]], run
+        assert ["product", "42", "length", "8"] == re.findall(r"product|length|\d+", text["answer"]), run
 
 
-@pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("kind", ["enforces", "ignores"])
-def test_javascript_client_gets_a_typed_answer_beside_tools(kind, how):
+def test_javascript_client_gets_a_typed_answer_beside_tools(kind):
     with ScriptedUpstream(WeatherModel(kind)) as upstream:
         command = [sys.executable, "-m", "patchbay", "proxy", "--port", "0", "--upstream", upstream.url]
         with listening(command, name="patchbay proxy", timeout=60) as proxy:
-            text = run_script("structured.mjs", proxy.url, how)
-    assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (text["calls"], text["output"])
-    assert ["", {"city": "Rome", "degrees": 21}] == [text["steps"][0], json.loads(text["steps"][-1])]
+            seen = run_program("structured.mjs", (proxy.url, "whole"), (proxy.url, "stream"))
+    for text in seen:
+        assert ([{"city": "Rome"}], {"city": "Rome", "degrees": 21}) == (text["calls"], text["output"])
+        assert ["", {"city": "Rome", "degrees": 21}] == [text["steps"][0], json.loads(text["steps"][-1])]
+    assert 2 == len(seen)
 
 
 @pytest.mark.parametrize("package", ["@google/genai", "genai-of-gemini-cli"])
@@ -126,7 +125,8 @@ def test_a_stream_of_gemini_that_fails_after_a_silence_gives_its_half_and_throws
 
 
 def test_the_stream_brings_the_name_of_a_call_before_its_arguments(proxied):
-    deltas = [delta for delta in run_script("openai.mjs", proxied.url, "stream")["chunks"] if delta and "tool_calls" in delta]
+    (seen,) = run_program("openai.mjs", (proxied.url, "stream"))
+    deltas = [delta for delta in seen["chunks"] if delta and "tool_calls" in delta]
     first = deltas[0]["tool_calls"][0]
     assert ("multiply", "") == (first["function"]["name"], first["function"].get("arguments", ""))
     assert all("name" not in delta["tool_calls"][0]["function"] for delta in deltas if "id" not in delta["tool_calls"][0])
