@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -17,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from patchbay.cli import llama_server
-from patchbay.cli.children import Child, listening
+from patchbay.cli.children import Child
 from support.cli import run_cli
+from support.processes import listening, run_process
 
 BOUND = 60.0
 FAKE = Path(__file__).with_name("fake_llama")
@@ -115,7 +115,7 @@ def test_settings_of_clients_name_the_model() -> None:
 @pytest.mark.usefixtures("llama")
 def test_what_llamacpp_logs_explains_a_model_that_it_cannot_load(tmp_path: Path) -> None:
     path = model(tmp_path, "unreadable")
-    done = subprocess.run([*LOCAL, "--model", path], capture_output=True, text=True, timeout=BOUND)
+    done = run_process([*LOCAL, "--model", path], capture_output=True, text=True, timeout=BOUND)
     assert (1, "") == (done.returncode, done.stdout)
     assert [
         f"patchbay: loading {path}",
@@ -126,7 +126,7 @@ def test_what_llamacpp_logs_explains_a_model_that_it_cannot_load(tmp_path: Path)
 def test_missing_library_of_llamacpp_is_named_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = subprocess.run([*LOCAL, "--model", model(tmp_path)], capture_output=True, text=True, timeout=BOUND)
+    done = run_process([*LOCAL, "--model", model(tmp_path)], capture_output=True, text=True, timeout=BOUND)
     assert (1, "") == (done.returncode, done.stdout)
     assert "libgomp.so.1: cannot open shared object file: install OpenMP's library (Debian: apt install libgomp1)" in done.stderr
 
@@ -144,7 +144,7 @@ def test_server_that_was_killed_is_started_again_at_its_address(tmp_path: Path) 
 
 @pytest.mark.usefixtures("llama")
 def test_server_that_ends_again_and_again_ends_the_command(tmp_path: Path) -> None:
-    done = subprocess.run([*LOCAL, "--model", model(tmp_path, "mortal")], capture_output=True, text=True, timeout=BOUND)
+    done = run_process([*LOCAL, "--model", model(tmp_path, "mortal")], capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
     assert (
         "patchbay: llama.cpp's server: exit status 3: GGML_ASSERT failed. It ended 5 times in a row"

@@ -30,6 +30,7 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
     stdout, stderr = io.StringIO(), io.StringIO()
     status = 0
     with (
+        _nothing_left_open(),
         _input(stdin),
         mock.patch.dict(os.environ, {**inherited, "COLUMNS": "110", **environment}, clear=True),
         contextlib.redirect_stdout(stdout),
@@ -41,10 +42,20 @@ def run_cli(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
             main(arguments)
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
-    with warnings.catch_warnings():  # what a command that fails leaves open, the end of its process would close
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
     return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
+
+
+@contextlib.contextmanager
+def _nothing_left_open() -> Iterator[None]:
+    """Close what a command that fails leaves open, as the end of its process would. What this process had before is not looked through."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Python processes forked from a template process that has already imported Patchbay.
 
 Such a process behaves like a new interpreter, with its own signals, files and exit status, but saves the imports, which take a second
-of CPU time. Not for tests of the start itself (imports, ``PYTHON…`` variables, ``-I``), nor for other programs.
+of CPU time. Not for tests of the start itself (imports, ``PYTHON…`` variables but ``PYTHONPATH``, ``-I``), nor for other programs.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ class _Template:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
+        command = [sys.executable, str(TEMPLATE), str(theirs.fileno())]
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # each request has its own
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(TEMPLATE), str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=own)
         atexit.register(self._close)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:

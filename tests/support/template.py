@@ -124,6 +124,7 @@ def run_request(request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     first, *rest = request["command"]
     folder = [request["folder"]]
     if first == "-P":
