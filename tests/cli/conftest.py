@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from patchbay.cli.commands import run
+from realtime.server.conftest import shared, shared_server
+
+__all__ = ["shared", "shared_server"]
 
 
 @pytest.fixture

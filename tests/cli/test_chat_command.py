@@ -36,14 +36,11 @@ def chatted(server: Serving, *flags: str, lines: str = "") -> subprocess.Complet
     return run_process(command(server, *flags), input=lines, capture_output=True, text=True, timeout=BOUND)
 
 
-def test_piped_lines_are_answered_in_order_and_tools_are_printed():
-    with (
-        FakeOpenAI([Call("get_weather", {"city": "Rome"}), Quote(), "You are welcome.\nBye."]) as fake,
-        calling_back(json_response({"output": "21 degrees"})) as callback,
-        serving(fake) as server,
-    ):
-        server.http.register("get_weather", callback.url)
-        done = chatted(server, "--realtime", lines="How is Rome?\n\nThanks.")
+def test_piped_lines_are_answered_in_order_and_tools_are_printed(shared: Serving):
+    shared.plays(Call("get_weather", {"city": "Rome"}), Quote(), "You are welcome.\nBye.")
+    with calling_back(json_response({"output": "21 degrees"})) as callback:
+        shared.http.register("get_weather", callback.url)
+        done = chatted(shared, "--realtime", lines="How is Rome?\n\nThanks.")
     assert (0, True) == (done.returncode, done.stdout.endswith("You are welcome.\nBye.\n")), done
     assert "21 degrees" in done.stdout.splitlines()[0]
     assert ['get_weather {"city":"Rome"}', "-> 21 degrees"] == [line.strip() for line in done.stderr.splitlines()]
@@ -56,9 +53,9 @@ def test_without_realtime_it_is_a_chat_with_a_model_of_the_upstream():
         assert ["small", "Be brief."] == [upstream.chats[0].json["model"], upstream.chats[0].json["messages"][0]["content"]]
 
 
-def test_each_event_is_a_line_of_json():
-    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server:
-        done = chatted(server, "--realtime", "--json", "--session", "monday", lines="Hi.")
+def test_each_event_is_a_line_of_json(shared: Serving):
+    shared.plays("Hello.")
+    done = chatted(shared, "--realtime", "--json", "--session", "monday", lines="Hi.")
     frames = [json.loads(line) for line in done.stdout.splitlines()]
     assert ("ready", "monday", "idle") == (frames[0]["type"], frames[0]["session"], frames[-1]["type"])
     assert "Hello." == "".join(frame["delta"] for frame in frames if frame["type"] == "text")
@@ -222,18 +219,18 @@ def test_several_models_for_a_pipe_are_an_error_that_names_them_before_any_reque
         (["--realtime", "--model", "nobody/x"], "There is no provider"),
     ],
 )
-def test_refused_chat_is_a_one_line_error(flags: list[str], message: str):
-    with FakeOpenAI() as fake, serving(fake) as server:
-        done = chatted(server, *flags)
+def test_refused_chat_is_a_one_line_error(shared: Serving, flags: list[str], message: str):
+    done = chatted(shared, *flags)
     assert (1, "") == (done.returncode, done.stdout)
     (line,) = done.stderr.splitlines()
     assert message in line
 
 
-def test_role_in_use_error_names_the_takeover_flag():
-    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, server.session() as client:
-        assert chatted(server, "--realtime").stderr.endswith("--takeover takes over from it.\n")
-        assert "Hello.\n" == chatted(server, "--realtime", "--takeover", lines="Hi.").stdout
+def test_role_in_use_error_names_the_takeover_flag(shared: Serving):
+    shared.plays("Hello.")
+    with shared.session() as client:
+        assert chatted(shared, "--realtime").stderr.endswith("--takeover takes over from it.\n")
+        assert "Hello.\n" == chatted(shared, "--realtime", "--takeover", lines="Hi.").stdout
         assert 4410 == client.ended()[0]
 
 
@@ -271,15 +268,15 @@ def test_overlong_line_fails_as_a_whole_and_the_next_is_answered(length: int):
     ]
 
 
-def test_terminal_with_few_characters_shows_the_others_by_name():
-    with FakeOpenAI(["21 \u00b0C"]) as fake, serving(fake) as server:
-        done = subprocess.run(
-            command(server, "--realtime"),
-            input=b"caf\xe9\n",  # which is not UTF-8 either
-            capture_output=True,
-            timeout=BOUND,
-            env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        )
+def test_terminal_with_few_characters_shows_the_others_by_name(shared: Serving):
+    shared.plays("21 \u00b0C")
+    done = subprocess.run(
+        command(shared, "--realtime"),
+        input=b"caf\xe9\n",  # which is not UTF-8 either
+        capture_output=True,
+        timeout=BOUND,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert (0, b"21 \\xb0C\n", b"") == (done.returncode, done.stdout, done.stderr)
 
 
@@ -394,10 +391,11 @@ def test_session_closed_by_the_server_is_a_failure_with_its_reason(code: int):
     assert (1, "patchbay: the server stops\n") == (done.returncode, done.stderr)
 
 
-def test_unwritable_output_is_a_one_line_error():
-    with FakeOpenAI(["Hello."]) as fake, serving(fake) as server, Path("/dev/full").open("w") as full:
+def test_unwritable_output_is_a_one_line_error(shared: Serving):
+    shared.plays("Hello.")
+    with Path("/dev/full").open("w") as full:
         done = run_process(
-            command(server, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
+            command(shared, "--realtime"), input="Hi.\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=BOUND
         )
     assert (1, "patchbay: cannot write the output: No space left on device\n") == (done.returncode, done.stderr)
 
@@ -412,8 +410,7 @@ def test_ctrl_c_during_startup_has_no_traceback(monkeypatch: pytest.MonkeyPatch)
     assert 130 == ended.value.code
 
 
-def test_server_url_with_a_path_is_an_error_that_names_the_base_url():
-    with FakeOpenAI() as fake, serving(fake) as server:
-        done = run_process([*CHAT, "--server", f"{server.url}/nowhere"], input="", capture_output=True, text=True, timeout=BOUND)
+def test_server_url_with_a_path_is_an_error_that_names_the_base_url(shared: Serving):
+    done = run_process([*CHAT, "--server", f"{shared.url}/nowhere"], input="", capture_output=True, text=True, timeout=BOUND)
     assert 1 == done.returncode
-    assert f"--server must be the base URL: {server.url}" in done.stderr
+    assert f"--server must be the base URL: {shared.url}" in done.stderr
