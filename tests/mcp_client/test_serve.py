@@ -19,15 +19,6 @@ from support.processes import listening, run_process
 
 from .rig import raw_server
 
-NOT_IMPORTED = """
-import sys
-import patchbay.mcp, patchbay.server.app
-from patchbay.mcp import McpHost, McpServer
-assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules), sorted({"mcp", "mcp_types", "httpx2"} & set(sys.modules))
-app = patchbay.server.app.create_tools_app(mcp_servers=[McpServer(name="a", command="b")])
-assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules)
-"""
-
 WITHOUT_SDK = """
 import sys
 sys.modules["mcp"] = sys.modules["mcp_types"] = None
@@ -55,11 +46,6 @@ def ask(url: str, body: dict | None = None) -> dict:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as response:
         return json.load(response)
-
-
-def test_the_sdk_is_not_imported_before_a_server_is_mounted():
-    done = subprocess.run([sys.executable, "-c", NOT_IMPORTED], capture_output=True, text=True, timeout=60)
-    assert "" == done.stderr
 
 
 def test_without_the_extra_the_error_names_it(config):

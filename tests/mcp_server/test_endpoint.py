@@ -121,13 +121,15 @@ def test_server_without_the_sdk_names_what_to_install() -> None:
 PROBE = """
 import sys
 import patchbay.cli.serve, patchbay.server.runtime
+from patchbay.mcp import McpHost, McpServer
 from patchbay.server.app import create_tools_app
 create_tools_app()
+create_tools_app(mcp_servers=[McpServer(name="a", command="b")])
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"mcp", "mcp_types", "httpx2", "sse_starlette", "jsonschema"}))
 print([name for name in sys.modules if name in ("patchbay.mcp.server", "patchbay.mcp.http_sessions")])
 """
 
 
-def test_mcp_is_imported_on_first_use() -> None:
+def test_mcp_is_imported_on_first_use_of_the_endpoint_or_of_a_mounted_server() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=BOUND, check=True)
     assert ["[]", "[]"] == done.stdout.split("\n")[:2]
