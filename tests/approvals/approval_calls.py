@@ -116,7 +116,10 @@ async def ask(
 ) -> tuple[asyncio.Task[list[ToolExecution]], ApprovalRequest]:
     """Start a call that needs approval, by default ``delete /a``; return its run, and the only pending request."""
     task = running_calls(executor or executor_of(service, files or Files()), call or call_of(), **options)
-    [request] = await waiting(service)
+    pending = asyncio.create_task(waiting(service))
+    await asyncio.wait((task, pending), return_when=asyncio.FIRST_COMPLETED)
+    assert pending.done(), f"the call ended without a request: {task.result()}"
+    [request] = pending.result()
     return task, request
 
 

@@ -511,7 +511,7 @@ def serve(
     listener = listen_on(options.host, options.port)
     if options.workers == 1:
         url = url_of(listener)
-        with sending_traces(options):
+        with contextlib.closing(listener), sending_traces(options):
             run_server(
                 make_app(0),
                 listener,
