@@ -24,8 +24,8 @@ from hypothesis import settings
 from agents.databases import postgres_server, why_no_postgres
 from executor.virtual_time import jump_run
 from patchbay.testing import ContractModel, ScriptedUpstream
-from support.kept_routes import keep_what_routes_are_made_of
 from support.processes import listening
+from support.route_cache import share_route_parts
 
 collect_ignore = ["external"]  # what runs foreign programs: make clients, make sdks, make conformance
 
@@ -55,7 +55,7 @@ class _QuickSleep:
 # The server polls ten times a second whether to exit: thousands of tests stop one in this process.
 uvicorn.server.asyncio = _QuickSleep()  # type: ignore[attr-defined]
 
-keep_what_routes_are_made_of()
+share_route_parts()
 
 # No deadline: on a busy machine an example may take any time. Each run tries others, `pytest --hypothesis-profile nightly` many more.
 # A test whose examples cost more than some 5 ms of CPU time has fewer of them (`support.repeated.examples`).

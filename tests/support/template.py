@@ -34,7 +34,7 @@ def preload() -> None:
     import uvicorn.lifespan.on
     import uvicorn.loops.auto  # noqa: F401
     import uvloop  # noqa: F401
-    from kept_routes import keep_what_routes_are_made_of  # this file runs as a script
+    from route_cache import share_route_parts  # this file runs as a script
 
     import patchbay.agents.durable
     import patchbay.approvals
@@ -69,7 +69,7 @@ def preload() -> None:
     import patchbay.server.settings
     import patchbay.testing
 
-    keep_what_routes_are_made_of()
+    share_route_parts()
     patchbay.server.app.create_tools_app()
     assert 1 == threading.active_count(), threading.enumerate()
     assert "websockets.http11" not in sys.modules  # reads its limits from the environment, which `patchbay serve` sets

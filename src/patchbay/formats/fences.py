@@ -538,7 +538,7 @@ class FenceReader(Reader):
         self.prose = ProseFenceReader(context.source, context.emitter, context.fences)
         self._tagged_seen = False
 
-    def open(self, marker: str) -> Steps[bool]:
+    def read_fence(self, marker: str) -> Steps[bool]:
         """Read the fence at ``pos``, of any kind; ``marker`` are its first three characters."""
         source, emitter, blocks, char = self.source, self.emitter, self.blocks, marker[0]
         line_start = emitter.at_line_start

@@ -99,7 +99,7 @@ class FormatPlan:
             routes |= dict.fromkeys(channel.ends, lambda readers: readers.channels.end)
         for channel in self.channels:
             routes |= dict.fromkeys((*channel.starts, *channel.headerless_starts), lambda readers: readers.channels.open)
-        return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.open)
+        return routes | dict.fromkeys(("```", "~~~"), lambda readers: readers.fences.read_fence)
 
     def may_open(self, text: str, rules: ToolRules) -> bool:
         """True if one of the formats' openings may begin this text, as far as it goes."""

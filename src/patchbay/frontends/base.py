@@ -182,7 +182,7 @@ class Conversation:
         self.messages.append({"role": role, "content": content})
 
     def user(self, parts: list[dict[str, Any]]) -> None:
-        """Add a message of the user, what the results before it show included; none if both are empty."""
+        """Add a message of the user after the pictures and files of the results before it; none if there is neither."""
         if self._shown:
             parts, self._shown = [_SHOWN, *self._shown, *parts], []
         if parts:

@@ -1,4 +1,4 @@
-"""Makes validators and signatures of FastAPI's routes once in a process: else they are most of the CPU time of a server's start."""
+"""Validators and signatures of FastAPI's routes, made once in a process: they are most of the CPU time of a server's start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _signatures: dict[Any, inspect.Signature] = {}
 _signature_of = fastapi.dependencies.utils._get_signature
 
 
-def keep_what_routes_are_made_of() -> None:
+def share_route_parts() -> None:
     """Let each app use what the apps before it have made."""
     fastapi._compat.v2.TypeAdapter = _kept_adapter  # type: ignore[assignment,misc]
     fastapi.dependencies.utils._get_signature = _kept_signature
